@@ -252,9 +252,8 @@ def _is_lazy(function: object) -> bool:
 
 _NEVER_RECEIVED: Final = "28087: the reader ended without a RECEIVE from its queue"
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
-_LONGEST_WAIT: Final = (
-    threading.TIMEOUT_MAX / 2
-)  # half of the maximum, so that the timeout stays valid even if the clock changes
+# Half of the maximum, so that the timeout stays valid even if the clock changes.
+_LONGEST_WAIT: Final = threading.TIMEOUT_MAX / 2
 _Key = tuple[int, int]
 
 

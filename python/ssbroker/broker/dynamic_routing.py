@@ -135,7 +135,7 @@ class RouteRequest(NamedTuple):
 
 
 def missing_route(explained: Explanation, service_name: str, broker_instance: bytes | None) -> RouteRequest | None:
-    """Returns the route to request, if none was found, or another database has an open request for one to this service; otherwise None.
+    """Returns the route to request if no route was found, or if another database has an open request for this service; otherwise None.
 
     Each database requests its own routes (R1), because an answer to another database creates no route here.
     """
@@ -169,7 +169,7 @@ class DynamicRouting:
     def __init__(self, instance: InstanceContext) -> None:
         self._instance: Final = instance
         self._requesting: Final[dict[int, tuple[int, bool]]] = {}
-        """For each database the version of its objects, and whether it has a route to a configuration service."""
+        """For each database, the version of its objects, and whether it has a route to a configuration service."""
 
     def request(
         self,
@@ -178,11 +178,11 @@ class DynamicRouting:
         lock_timeout: float | None = None,
         may_begin: Callable[[], bool] = lambda: True,
     ) -> dict[RouteRequest, str]:
-        """Sends a request for each service without an open or recently answered one; returns the requests that were refused, with the reason."""
+        """Sends a request for each service that has no open or recently answered request; returns the refused requests, with the reasons."""
         refused: dict[RouteRequest, str] = {}
         by_database: dict[str, list[RouteRequest]] = {}
         for each in requests:
-            if each.service_name != SYSTEM_SERVICE:  # replies to it need no route
+            if each.service_name != SYSTEM_SERVICE:  # replies to this service need no route
                 by_database.setdefault(each.database, []).append(each)
         for name, wanted in by_database.items():
             database = self._instance.database(name)
@@ -205,7 +205,7 @@ class DynamicRouting:
         return refused
 
     def pending(self, database: DatabaseContext, objects: Objects) -> tuple[str, ...]:
-        """Returns the services for which a database has requested a route, and its own system service, which never needs one."""
+        """Returns the services for which a database has requested a route, and its system service, which never needs a route."""
         known = self._requesting.get(database.database_id)
         if known is None or known[0] != objects.version:
             has_route = any(route.remote_service_name == CONFIGURATION_SERVICE for route in objects.routes.values())
@@ -235,7 +235,7 @@ class DynamicRouting:
         return False
 
     def close_ended_requests(self, database: DatabaseContext, *, lock_timeout: float | None = None) -> None:
-        """Ends the dialogs that the configuration service has ended, and makes waiting messages be routed again (R62)."""
+        """Ends the dialogs that the configuration service has ended, and reroutes waiting messages (R62)."""
         if SYSTEM_SERVICE not in database.objects().services or not database.file.query(route_requests.ended_requests):
             return
         refused: list[tuple[str, str, int]] = []
@@ -264,7 +264,7 @@ class DynamicRouting:
 
 
 def forget_route_requests(work: Work) -> None:
-    """Deletes the open requests of an attached database, so that it sends new ones: the old ones may have gone to another instance."""
+    """Deletes the open requests of an attached database, so that it sends new requests: the old requests may have gone to another instance."""
     for handle in route_requests.delete_open_requests(work.connection):
         dialog = conversation_endpoints.by_handle(work.connection, handle)
         if dialog is not None:

@@ -15,23 +15,23 @@ class ReceiveCall(NamedTuple):
     queue_id: int
     """The queue that was read."""
     is_empty: bool
-    """Whether it returned no messages."""
+    """Whether the call returned no messages."""
     is_named: bool
-    """Whether it named a conversation or group; an empty result then does not mean that the queue is empty."""
+    """Whether the call named a conversation or group; an empty result then does not mean that the queue is empty."""
     conversation_handle: bytes | None = None
-    """The endpoint of the first message, if it named a conversation or group; otherwise, the messages were the next ones of the queue."""
+    """The endpoint of the first message if the call named a conversation or group; None if it received the next messages of the queue."""
     is_leased: bool = False
-    """Whether the messages stay in the queue under a lease; then neither commit nor rollback says whether they were processed."""
+    """Whether the messages stay in the queue under a lease; then neither a commit nor a rollback means that they were processed or not."""
     is_repeated: bool = False
-    """Whether the call waited and received again, so that it counts with its result."""
+    """Whether the call waited and received again; only the second attempt is counted."""
 
 
 @dataclass(slots=True)
 class Effects:
-    """What one transaction did. It is announced after the commit; after a rollback, only `received` and `error` are."""
+    """The effects of one transaction, announced after the commit. After a rollback, only `received` and `error` are announced."""
 
     arrived: set[int] = field(default_factory=set)
-    """The queues (`queue_id`) that got new messages to receive."""
+    """The queues (`queue_id`) that received new messages."""
     outbound: set[int] = field(default_factory=set)
     """The endpoints (`endpoint_id`) with new messages in the transmission queue to deliver."""
     received: list[ReceiveCall] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Effects:
     sent: int = 0
     """Number of messages sent."""
     enqueued: dict[tuple[bool, int], int] = field(default_factory=dict)
-    """Number of messages put into queues, by whether the remote endpoint is in another instance, and by priority."""
+    """Number of messages put into queues, by whether the remote endpoint is in another instance and by priority."""
     fragments: int = 0
     """Number of fragments stored until their messages are complete."""
     transmission_added: int = 0
@@ -64,7 +64,7 @@ class Effects:
         return self.log is not None and self.log.wants(kind)
 
     def add_session_summary(self, summary: SessionSummary) -> None:
-        """Adds what a session did on the fast path."""
+        """Adds the effects of a session on the fast path."""
         sent, placements, received = summary
         self.sent += sent
         for placement, number in placements:

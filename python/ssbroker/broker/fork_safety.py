@@ -1,4 +1,4 @@
-"""What a forked process must close: the files and sockets of its parent."""
+"""Closes the files and sockets of the parent in a forked process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class ForkSensitive(Protocol):
     """An object with open files or sockets that a forked process must not keep open."""
 
     def descriptors(self) -> Iterable[int]:
-        """Returns the open file descriptors. It is called in the forked process, and must not block."""
+        """Returns the open file descriptors. Called in the forked process; must not block."""
 
 
 _HOLDERS: Final[WeakSet[ForkSensitive]] = WeakSet()
 
 
 def close_after_fork(holder: ForkSensitive) -> None:
-    """Registers an object whose files later forked processes close. The object is referenced weakly."""
+    """Registers an object whose files are closed in processes that are forked later. The object is referenced weakly."""
     _HOLDERS.add(holder)
 
 
 def _release_descriptors() -> None:
-    """In the forked process: points the descriptors to the null device. Closed descriptors could be reused, and then closed by their old owner."""
+    """In the forked process: points the descriptors to the null device. Its old owner could close a closed descriptor again after it was reused."""
     held = [number for holder in list(_HOLDERS) for number in holder.descriptors() if number >= 0]
     if not held:
         return

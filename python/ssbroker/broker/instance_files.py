@@ -1,4 +1,4 @@
-"""The files of databases in an instance folder, msdb included: created, opened and removed."""
+"""Creates, opens and removes the database files in an instance folder, including msdb."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ssbroker.store.sqlite import Connection, FileNotEmptyError, is_missing
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 _ESCAPED: Final = re.compile(r"[^\w -]", re.ASCII)
-_NAME_BYTES_MAX: Final = 200  # file systems allow 255, SQLite appends
+_NAME_BYTES_MAX: Final = 200  # file systems allow 255, and SQLite appends a suffix
 
 
 def resolve_path(path: str | os.PathLike[str], *, name: str) -> Path:
@@ -44,7 +44,7 @@ def resolve_path(path: str | os.PathLike[str], *, name: str) -> Path:
 def create_msdb(
     path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
 ) -> DatabaseFile:
-    """Creates the msdb file with the registry, whose first entry is msdb."""
+    """Creates the msdb file with the registry, which initially lists only msdb."""
     if not is_utf8_text(name):
         raise OptionError(f"name: expected a string that can be encoded as UTF-8, got {name!r:.80}")
     existed = os.path.exists(path)  # noqa: PTH110  # pathlib raises if access is denied
@@ -83,10 +83,10 @@ def create_msdb(
 
 
 def lost_msdb_problem(path: Path, *, lock_timeout: float, vfs: str | None) -> str | None:
-    """Returns what to do if the folder holds databases of an instance whose msdb is missing; None if it does not."""
+    """Returns what to do if the folder contains databases of an instance whose msdb is missing; otherwise None."""
     try:
         others = sorted(each.name for each in path.parent.iterdir() if each.suffix == ".sqlite" and each != path)
-    except OSError:  # missing, or inaccessible, which creating msdb reports
+    except OSError:  # missing, or inaccessible; creating msdb reports the latter
         return None
     attached = [name for name in others if _is_attached(path.with_name(name), lock_timeout=lock_timeout, vfs=vfs)]
     if not attached or not _is_lost(path):  # another process may have created the instance meanwhile
@@ -124,13 +124,13 @@ def _is_attached(path: Path, *, lock_timeout: float, vfs: str | None) -> bool:
 def create_msdb_if_missing(
     path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
 ) -> DatabaseFile | None:
-    """Creates the msdb file as `create_msdb` does; returns None if it exists. Of several processes, one creates it."""
+    """Creates the msdb file as `create_msdb` does; returns None if it exists. If several processes try, one creates it."""
     try:
         return create_msdb(path, name=name, random=random, lock_timeout=lock_timeout, vfs=vfs)
     except BrokerError:
         if _is_lost(path):
             raise
-        return None  # if the file is damaged, opening it reports that
+        return None  # opening the file reports if it is damaged
 
 
 def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFile:
@@ -199,7 +199,7 @@ def remove_files(path: Path) -> None:
 def remove_dropped(instance: InstanceContext, msdb: DatabaseFile, path: Path) -> None:
     """Removes the file of a dropped database, unless a new database uses it already.
 
-    If it cannot be removed now, the next CREATE DATABASE with this name removes it.
+    If the file cannot be removed now, the next CREATE DATABASE with this name removes it.
     """
     try:
         with msdb.write() as listing:

@@ -1,4 +1,4 @@
-"""How long the messages of a failed job wait before their next attempt."""
+"""The delay before the messages of a failed job can be received again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULT_MAX: Final = 3600.0
 
 
 def default_delay(failures: int) -> float:
-    """Returns 1, 4, 16 and 64 seconds after the first four failures; the fifth ends the attempts, if messages can be poisoned."""
+    """Returns 1, 4, 16 and 64 seconds after the first four failures; with poison message handling, the fifth failure is the last."""
     return min(4.0 ** min(failures - 1, 10), _DEFAULT_MAX)
 
 
@@ -23,7 +23,7 @@ def check_retry_after(retry_after: object) -> RetryAfter:
     """Returns the option `retry_after` of a work queue, or the default for None.
 
     Raises:
-        OptionError: It is neither a function nor a valid number of seconds.
+        OptionError: `retry_after` is neither a function nor a valid number of seconds.
     """
     if retry_after is None:
         return default_delay
@@ -33,7 +33,7 @@ def check_retry_after(retry_after: object) -> RetryAfter:
 
 
 def delay_after(retry_after: RetryAfter, failures: int) -> float:
-    """Returns the seconds to wait after a failure; `failures` includes it.
+    """Returns the seconds to wait after a failure; `failures` includes this failure.
 
     Raises:
         OptionError: The function returned an invalid number.

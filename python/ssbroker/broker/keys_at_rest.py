@@ -23,8 +23,9 @@ _SERVICE_KEY_BYTES: Final = 32
 class KeyEncryption:
     """Encrypts and decrypts the keys of databases.
 
-    A database file contains its master key twice: encrypted with its password, and with the service master key, which is in a file of the
-    instance folder. So the instance needs no password, and a copy of only the database file does not reveal private keys.
+    A database file contains its master key twice: encrypted with the password, and encrypted with the service master
+    key, which is stored in a file in the instance folder. So the instance needs no password, and a copy of the database
+    file alone does not reveal private keys.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +75,7 @@ class KeyEncryption:
             found = DialogCertificate(certificate.certificate, self.private_key(security, certificate))
             if len(self._certificates) >= _CACHED_MAX:
                 self._certificates.clear()
-            if found.has_key or certificate.private_key is None:  # otherwise the key may be opened later
+            if found.has_key or certificate.private_key is None:  # otherwise, the key may be opened later
                 self._certificates[cache_key] = found
         return found
 
@@ -101,7 +102,7 @@ def _read_service_key(folder: Path) -> bytes | None:
 
 
 def _read_or_create_service_key(folder: Path) -> bytes:
-    """Reads the service master key, or creates the file with a new one; concurrent processes get the same key."""
+    """Reads the service master key, or creates the file with a new key; concurrent processes get the same key."""
     key = _read_service_key(folder)
     if key is not None:
         return key

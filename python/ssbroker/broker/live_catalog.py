@@ -1,4 +1,4 @@
-"""The catalog and the routers of a running instance, made again when its objects, addresses or pending route requests change."""
+"""The catalog and the routers of a running instance, rebuilt when its objects, addresses or pending route requests change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LiveCatalog:
         self._routers: dict[tuple[TieBreak, PendingRequest], Router] = {}
 
     def add_addresses(self, addresses: Iterable[str] | None) -> None:
-        """Adds addresses of the serving endpoint (R41); None removes all, when serving has ended."""
+        """Adds addresses of the serving endpoint (R41); None removes all addresses when serving has ended."""
         with self._guard:
             self._addresses = () if addresses is None else tuple(dict.fromkeys([*self._addresses, *addresses]))
             self._version = None
@@ -64,7 +64,7 @@ class LiveCatalog:
             return self._catalog, self._routers
 
     def _read(self) -> list[tuple[DatabaseContext, Objects]]:
-        """Reads the databases. Each is read at a different time, so a broker id may seem to be in two of them; then it reads again."""
+        """Reads the databases. They are read at different times, so a broker id may appear in two of them; in that case, reads all again."""
         for _ in range(_READ_ATTEMPTS_MAX):
             databases = self._instance.databases_list.readable()
             brokers = [objects.broker for _, objects in databases]
@@ -110,7 +110,7 @@ def _catalog(
 
 
 def _details(databases: list[tuple[DatabaseContext, Objects]]) -> InstanceDetails:
-    """Returns the metadata of the instance that only the diagnosis uses."""
+    """Returns the metadata of the instance that only the diagnostics use."""
     services: dict[tuple[str, str], ServiceDetails] = {}
     queues: dict[tuple[str, str], QueueDetails] = {}
     for database, objects in databases:

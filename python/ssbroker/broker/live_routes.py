@@ -49,7 +49,7 @@ class Decision(NamedTuple):
 
 
 class RoutedSender(Protocol):
-    """What routing needs to know about a sending endpoint."""
+    """The properties of a sending endpoint that routing needs."""
 
     @property
     def conversation_id(self) -> bytes:
@@ -83,7 +83,7 @@ class LiveRoutes:
     Decisions are cached while the catalog stays the same, so that all messages of a conversation without a broker id take the same route.
 
     Attributes:
-        tie_break: How to choose among equally good routes (R24).
+        tie_break: How to choose among equal candidates (R24).
     """
 
     def __init__(self, instance: InstanceContext, catalog: LiveCatalog) -> None:
@@ -102,11 +102,11 @@ class LiveRoutes:
 
     @property
     def snapshot(self) -> DecisionCache:
-        """The basis of current decisions: another object once the catalog has changed or a route has expired."""
+        """The cache behind the current decisions: a different object once the catalog has changed or a route has expired."""
         return self._current()
 
     def local_router(self, database: str) -> Callable[[Sequence[RoutedSender]], list[bool]]:
-        """See `LocalRouting`. The function decides with the catalog as it is now."""
+        """See `LocalRouting`. The function decides with the current catalog."""
         cache = self._cache_for(database)
         return lambda endpoints: [
             decision.is_local and decision.target_database == database
@@ -117,7 +117,7 @@ class LiveRoutes:
         """Returns the current decision cache, which must include a database."""
         cache = self._current()
         if database not in cache.databases:
-            self._instance.database(database)  # raises the reason, or the database is readable again
+            self._instance.database(database)  # raises the error, unless the database is readable again
             cache = self._current()
         if database not in cache.databases:
             raise StorageError(f"the database {database!r} became unavailable while its routes were read; call again")
@@ -135,8 +135,8 @@ class DecisionCache:
 
     Attributes:
         router: The router.
-        databases: The names of the databases of its catalog.
-        valid_until: When the next route expires; None if none does.
+        databases: The names of the databases in the router's catalog.
+        valid_until: When the next route expires; None if no route expires.
     """
 
     def __init__(self, router: Router, now: datetime) -> None:
@@ -150,7 +150,7 @@ class DecisionCache:
         self._valid_from: Final = now
 
     def is_valid(self, now: datetime) -> bool:
-        """Returns whether the decisions are still valid; a clock that was set back makes them invalid too."""
+        """Returns whether the decisions are still valid; they also become invalid if the clock is set back."""
         return self._valid_from <= now and (self.valid_until is None or now < self.valid_until)
 
     def decisions(self, database: str, senders: Sequence[RoutedSender]) -> list[Decision]:

@@ -26,7 +26,7 @@ _OUT_OF_ORDER: Final = 11217
 _MESSAGES_MAX: Final = 2_000
 """Maximum number of messages in one transaction of the target."""
 MESSAGES_MAX_EACH: Final = 500
-"""Maximum number of messages of one conversation in it, so that a long conversation does not delay the others."""
+"""Maximum number of messages of one conversation in a transaction, so that a long conversation does not delay other conversations."""
 BYTES_MAX: Final = 8 << 20
 """Bytes of bodies after which a transaction takes no more messages."""
 
@@ -39,7 +39,7 @@ class DeliveryBatch:
         sender: The sending endpoint, as read with the messages.
         header: The common header of the messages.
         messages: The messages, in order.
-        is_all: Whether these are all waiting messages.
+        is_all: Whether `messages` contains all waiting messages.
     """
 
     sender: ConversationEndpoint
@@ -68,7 +68,7 @@ class DeliveryResult:
 
 
 def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[DeliveryBatch], list[int]]:
-    """Reads the batches that fit into one transaction of the target; returns them and the ids of the remaining senders."""
+    """Reads the batches that fit into one transaction of the target; returns the batches and the ids of the remaining senders."""
     batches: list[DeliveryBatch] = []
     ids = list(endpoint_ids)
     messages_left, bytes_left = _MESSAGES_MAX, BYTES_MAX
@@ -123,7 +123,7 @@ def deliver_to(
 
 
 def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
-    """Removes messages that another database has committed from the transmission queue (P16); otherwise they are sent again as duplicates."""
+    """Removes messages from the transmission queue that another database has committed (P16). If this fails, they are sent again as duplicates."""
     with database_transaction(source) as work:
         _apply_outcomes(work, delivered, broker_instance=broker_instance)
 
@@ -152,7 +152,7 @@ def _deliver_batch(work: Work, batch: DeliveryBatch, *, park_if_disabled: bool) 
 
 
 class LocalDelivery:
-    """Delivers waiting messages of a database, in one transaction of a target after the other.
+    """Delivers waiting messages of a database, in one transaction for each target, one target after the other.
 
     Attributes:
         problems: Why messages were not delivered, by sender id.
@@ -182,7 +182,8 @@ class LocalDelivery:
                 self.problems |= dict.fromkeys(remaining, transmission_status.unavailable(target.name, str(error)))
                 return
             if target is not self._source and delivered and broker_instance is not None:
-                # Waits for the lock: messages that are delivered again are duplicates only while the target's endpoint exists.
+                # Waits for the lock, because the target detects duplicates of redelivered messages only while its
+                # endpoint exists.
                 acknowledge(self._source, delivered, broker_instance=broker_instance)
             remaining = rest + self._record_results(target, batches, delivered)
 

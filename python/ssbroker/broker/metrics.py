@@ -63,7 +63,7 @@ _EVENTS: Final[dict[str, tuple[Callable[[Event], bool], str]]] = {
 }
 _MESSAGE_STATUSES: Final = ("ready", "waiting", "leased", "incomplete", "retained")
 SERVICES_MAX: Final = 1000
-"""The services to count separately in metrics of the transmission queue; peers can choose service names."""
+"""The maximum number of services that metrics of the transmission queue count separately; peers can choose service names."""
 _OTHERS: Final = "(others)"
 
 
@@ -71,15 +71,15 @@ def metrics(instance: Instance) -> Metrics:
     """Returns a collector for a registry of `prometheus_client`, with the metrics that `ssbroker serve` offers on `/metrics`.
 
     The state of queues, conversations, leases and transmission queues is read from the files, whichever process changed
-    them. Counters count only what this process has done.
+    them. Counters count only the work of this process.
 
     Args:
         instance: An open instance; unregister the collector before you close it. The metrics of several instances have the same
-            names and labels, so each instance needs a registry of its own.
+            names and labels, so each instance needs its own registry.
 
     Returns:
-        The collector. Its `close` stops counting events. A registry that has a collector already raises ValueError when
-        another one is registered.
+        The collector. Its `close` stops counting events. A registry raises ValueError if a second collector is
+        registered.
 
     Raises:
         MissingDependencyError: The library `prometheus_client` is not installed.
@@ -205,7 +205,7 @@ class Metrics:
         yield from self._databases()
 
     def _write_failures(self) -> Metric:
-        """Returns the metric of failed writes, which does not go down when the disk recovers."""
+        """Returns the metric of failed writes, which does not decrease when the disk recovers."""
         from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415 - as above
 
         family = CounterMetricFamily(
@@ -218,7 +218,7 @@ class Metrics:
         return family
 
     def _forwarding(self) -> Iterator[Metric]:
-        """Yields the metrics of forwarding, which keeps its own counters: there are too many messages for events."""
+        """Yields the metrics of forwarding, which counts messages itself: there are too many for events."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
 
         forwarding = forwarding_of(self._instance) or {}
@@ -235,7 +235,7 @@ class Metrics:
             yield GaugeMetricFamily(f"ssbroker_forwarded_{name}", help_text, value=forwarding.get(name, 0))
 
     def _databases(self) -> Iterator[Metric]:
-        """Yields the metrics of the databases, whichever process changed them."""
+        """Yields the metrics of the databases, including changes made by other processes."""
         from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
 
         found = overview_of(self._instance)
@@ -323,7 +323,7 @@ def _moved(queues: Rows, moved: Rows) -> Metric:
 
 
 def _leases(rows: Rows) -> Iterator[Metric]:
-    """Yields the metrics of conversation groups that are leased, wait for a retry, or were given back."""
+    """Yields the metrics of conversation groups that are leased, wait for a retry, or have returned to the queue."""
     from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
 
     for column, help_text in (
@@ -338,7 +338,7 @@ def _leases(rows: Rows) -> Iterator[Metric]:
 
 
 def _transmission_queues(rows: list[dict[str, Any]]) -> Iterator[Metric]:
-    """Yields the metrics of the transmission queues by error number; a label for each status text would be too many."""
+    """Yields the metrics of the transmission queues by error number; labels by status text would be too numerous."""
     from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
 
     labels = ["database", "service", "reason"]

@@ -35,7 +35,7 @@ from ssbroker.store.sqlite import Connection
 ValidationName = Literal["NONE", "EMPTY", "WELL_FORMED_XML"]
 """The validation of message bodies."""
 OnPoison = Literal["disable", "move"]
-"""What becomes of messages that fail five times in a row: their queue is disabled, or they are moved to another queue."""
+"""What happens to messages that fail five times in a row: their queue is disabled, or they are moved to another queue."""
 SentBy = Literal["INITIATOR", "TARGET", "ANY"]
 """Which side of a conversation may send a message type."""
 
@@ -138,7 +138,7 @@ def _validation(name: str) -> Validation:
 
 
 def queue_values(settings: QueueSettings) -> dict[str, Value]:
-    """Validates queue settings, and returns the given ones by column name."""
+    """Validates queue settings; returns those that are not None, by column name."""
     readers = settings.max_queue_readers
     if readers is not None and not 0 <= readers <= READERS_MAX:
         raise refusal(f"MAX_QUEUE_READERS = {readers} is outside the range 0 to {READERS_MAX}", 9607)
@@ -160,7 +160,7 @@ def queue_values(settings: QueueSettings) -> dict[str, Value]:
 
 
 def activation_values(settings: QueueSettings, *, max_readers: int = 0) -> dict[str, Value]:
-    """Returns the defaults of a queue that gets its first procedure: activation on, and at least one reader."""
+    """Returns the defaults for a queue that gets its first procedure: activation on, and at least one reader."""
     values: dict[str, Value] = {}
     if not settings.procedure:
         return values
@@ -172,7 +172,7 @@ def activation_values(settings: QueueSettings, *, max_readers: int = 0) -> dict[
 
 
 def check_on_poison(on_poison: str | None, poison_queue: str | None) -> None:
-    """Validates how a queue handles poison messages, as far as that is known without the queue."""
+    """Validates the options for poison messages, as far as is possible without knowing the queue."""
     if on_poison not in (None, *get_args(OnPoison)):
         raise OptionError(f'on_poison: expected "disable" or "move", got {on_poison!r:.80}')
     if on_poison != "move" and poison_queue is not None:

@@ -129,9 +129,7 @@ def release(work: Work, lease: Lease, *, error: str | None, retry_after: int = 0
     After an error, the messages are hidden for `retry_after` microseconds.
     """
     found = leases.of_group(work.connection, lease.conversation_group_id)
-    if (
-        found is None or found.lease_id != lease.lease_id or found.until == 0
-    ):  # the end of the lease was already counted
+    if found is None or found.lease_id != lease.lease_id or found.until == 0:  # its end was already counted
         return
     if error is not None:
         fail(work, found, error, retry_after=retry_after)

@@ -156,9 +156,8 @@ def _move_to_poison_queue(work: Work, queue: Queue, to: Queue, group: bytes, han
 def _move_messages_to_current_queue(work: Work, group: bytes) -> int:
     """Moves the messages of a group to its current queue, ready to be taken; returns how many can be received."""
     leases.remove(work.connection, group)
-    work.effects.is_catalog_changed = (
-        True  # messages that wait for a disabled queue are delivered if the other queue is enabled
-    )
+    # Messages that wait for a disabled queue are delivered if the other queue is enabled.
+    work.effects.is_catalog_changed = True
     ready = 0
     for endpoint in conversation_endpoints.in_group(work.connection, group):
         queue = queue_of(work, endpoint)

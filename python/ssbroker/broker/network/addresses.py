@@ -1,4 +1,4 @@
-"""Addresses of instances: their parts, those that routes name, and those that may be dialled."""
+"""Addresses of instances: parses them, collects them from routes, and decides which may be dialled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ssbroker.exceptions import OptionError
 
 
 def ip_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Returns the IP address that a host is given as; None for a name.
+    """Returns a host as an IP address; None if it is a name.
 
     A zone is removed, and an IPv4 address mapped into IPv6 is returned as IPv4.
 
@@ -32,7 +32,7 @@ def ip_of(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def address_of(name: object) -> str:
-    """Returns the address of a socket's peer name in the form of routes.
+    """Returns a socket's peer name as an address in the form that routes use.
 
     Examples:
         >>> address_of(("127.0.0.1", 4022)), address_of(("::1", 4022, 0, 0))
@@ -68,8 +68,8 @@ class DialFilter:
     """The hosts and networks that may be dialled.
 
     Args:
-        entries: Networks (`10.0.0.0/8`), addresses, host names, and all names below a domain (`*.example.com`). If empty, everything may
-            be dialled.
+        entries: Networks (`10.0.0.0/8`), addresses, host names, and all names below a domain (`*.example.com`). If
+            empty, any host may be dialled.
 
     Raises:
         OptionError: An entry is invalid.
@@ -105,7 +105,7 @@ class DialFilter:
             raise OptionError(f"dial_only: expected a network, an address, a host name or *.DOMAIN, got {entry!r:.80}")
 
     def permits_name(self, host: str) -> bool:
-        """Returns whether a lower-case host may be dialled, whatever address its name has."""
+        """Returns whether a lower-case host may be dialled, whatever its address is."""
         return self._permits_everything or host in self._names or any(host.endswith(domain) for domain in self._domains)
 
     def permits_ip(self, host: str) -> bool:
@@ -116,7 +116,7 @@ class DialFilter:
         return ip is not None and any(ip in network for network in self._networks)
 
     def refuses(self, host: str) -> bool:
-        """Returns whether a lower-case host may not be dialled, as far as known before its name is looked up."""
+        """Returns whether it is known, before the name is looked up, that a lower-case host may not be dialled."""
         if self.permits_name(host):
             return False
         if ip_of(host) is None:

@@ -1,4 +1,4 @@
-"""One connection to another instance: its socket, its timers, and why it was closed."""
+"""One connection to another instance: its socket, its timers, and the reason for closing it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CloseReason:
 
     Attributes:
         text: The reason, for messages.
-        error: Service Broker's error number; 0 if it is not an error.
+        error: Service Broker's error number; 0 if the reason is not an error.
         goodbye: The reason of GOODBYE; None if none was sent or received.
     """
 
@@ -64,7 +64,7 @@ class ConnectionCounters:
 
     Attributes:
         bytes_sent: Bytes written to the socket.
-        bytes_received: Bytes read from it.
+        bytes_received: Bytes read from the socket.
         fragments_received: Rows received.
         sends: Number of writes.
         receives: Number of reads.
@@ -88,13 +88,13 @@ class ConnectionOwner(Protocol):
         """Returns the time in microseconds since 1970."""
 
     def accepted(self, connection: PeerConnection) -> None:
-        """Handles a new connection that a peer has dialled."""
+        """Handles a new connection from a peer."""
 
     def event_received(self, connection: PeerConnection, event: LinkEvent) -> None:
         """Handles an event of a connection, other than received rows."""
 
     def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
-        """Handles a GOODBYE of either side, or a silent peer."""
+        """Handles a GOODBYE from either side, or a peer that has stopped answering."""
 
     def ended(self, connection: PeerConnection, reason: CloseReason) -> None:
         """Handles the closed socket of a connection."""
@@ -104,24 +104,24 @@ READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 512 << 10
 _PUMP_BYTES: Final = 2 << 20
 _CAN_SEND_IN_ANY_THREAD: Final = os.name == "posix"
-"""Elsewhere, a socket is not a file that `os.write` can write to."""
+"""On other platforms, `os.write` cannot write to a socket."""
 
 
 class PeerConnection(asyncio.BufferedProtocol):
-    """One connection as an asyncio protocol, from before its socket exists.
+    """One connection, as an asyncio protocol; it is created before its socket.
 
-    All of it belongs to the endpoint's thread, but for `send_now`.
+    All methods run in the endpoint's thread, except `send_now`.
 
     Attributes:
         guard: Held while the link is used, because `send_now` uses it in another thread.
-        state: Its state.
-        counters: Its traffic.
+        state: The state of the connection.
+        counters: The traffic of the connection.
         connected_at: When the socket was connected, in microseconds since 1970.
         logged_in_at: When the peer sent HELLO.
         active_at: When bytes were last read or written.
         is_send_paused: Whether the socket's write buffer is full.
-        discards_rows: Whether received rows are discarded; they are sent again (P17).
-        close_reason: Why it ends, once known.
+        discards_rows: Whether received rows are discarded; the peer sends them again (P17).
+        close_reason: Why the connection ends, once known.
         peer: The peer, once it has sent HELLO.
     """
 
@@ -161,7 +161,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether rows of its outboxes are sent over it."""
+        """Whether rows of the connection's outboxes are sent over it."""
         return not self._is_closing and self.close_reason is None and self.link.is_usable
 
     @property
@@ -171,7 +171,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def descriptor(self) -> int:
-        """The file descriptor of its socket; -1 if it has none."""
+        """The file descriptor of the socket; -1 if there is none."""
         found: int = -1 if self._transport is None else self._transport.get_extra_info("socket").fileno()
         return found
 
@@ -222,7 +222,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.is_send_paused = True
 
     def resume_writing(self) -> None:
-        """Continues to write, outside of this callback: a transport must not be closed in it."""
+        """Schedules further writing, because a transport must not be closed in this callback."""
         self.is_send_paused = False
         self._loop.call_soon(self.pump)
 
@@ -277,7 +277,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._schedule_timer()
 
     def send_now(self) -> bool:
-        """Writes pending data in the calling thread, which may be any; returns False if `pump` must be called."""
+        """Writes pending data in the calling thread, which may be any thread; returns False if `pump` must be called."""
         with self.guard:
             transport = self._transport
             if (
@@ -298,7 +298,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                     if written < len(data):
                         self._unwritten = data[written:]
                         return False
-            except BaseException:  # such as an interrupt of the main thread: bytes may be missing
+            except BaseException:  # such as an interrupt of the main thread: some bytes may not have been written
                 self._loop.call_soon_threadsafe(self._sending_interrupted)
                 raise
             timeout = self.link.next_timeout()
@@ -309,7 +309,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.cut()
 
     def leave(self, reason: GoodbyeReason, text: str) -> None:
-        """Sends GOODBYE after the waiting rows."""
+        """Sends GOODBYE after the queued rows."""
         self.set_close_reason(CloseReason(text, goodbye=reason))
         with self.guard:
             is_leaving = self.link.leave(reason, text)
@@ -319,13 +319,13 @@ class PeerConnection(asyncio.BufferedProtocol):
             self.cut()
 
     def probe(self) -> None:
-        """Asks the peer for a sign of life."""
+        """Asks the peer to show that it is alive."""
         with self.guard:
             self.link.probe(now=self._clock())
         self.pump()
 
     def set_close_reason(self, reason: CloseReason) -> None:
-        """Records why the connection ends, unless it is known already."""
+        """Records why the connection ends, unless a reason is already known."""
         if self.close_reason is None:
             self.close_reason = reason
             if reason.goodbye is not None and self.peer is not None:
@@ -431,7 +431,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
 
 def _expiry_time(timeout: int) -> float:
-    """Returns when the timer of a timeout expires, in seconds."""
+    """Returns the time, in seconds, at which the timer of a timeout expires."""
     return (timeout + 1) / SECOND
 
 

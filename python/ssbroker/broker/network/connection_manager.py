@@ -1,4 +1,4 @@
-"""All connections of an endpoint: accepts them, keeps one for each peer, handles all that they receive but rows, and counts their traffic."""
+"""All connections of an endpoint: accepts connections, keeps one for each peer, handles everything they receive except rows, and counts traffic."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _CONNECTIONS_PER_PEER_MAX: Final = 16
 
 
 class ConnectionManager:
-    """All connections of an endpoint; its methods run in the endpoint's thread, unless they say otherwise.
+    """All connections of an endpoint. Methods run in the endpoint's thread unless stated otherwise.
 
     Attributes:
         buffer: The buffer that sockets are read into, one at a time.
         connections: All connections by id, oldest first.
-        dialer: Dials the addresses that rows are sent to.
-        refusals: How many connections were closed because their address dials too often.
+        dialer: Dials the addresses to which rows are sent.
+        refusals: The number of connections that were closed because their address dials too often.
     """
 
     def __init__(self, context: EndpointContext) -> None:
@@ -116,7 +116,7 @@ class ConnectionManager:
             oldest.cut()
 
     def usable_connection(self, peer_key: PeerKey) -> PeerConnection | None:
-        """Returns the newest usable connection to a peer, because a peer that has dialled again may have lost the older one; None if none is usable."""
+        """Returns the newest usable connection to a peer, because the peer may have lost the older ones; None if none is usable."""
         return next((each for each in reversed(self._by_peer.get(peer_key, [])) if each.is_usable), None)
 
     def event_received(self, connection: PeerConnection, event: LinkEvent) -> None:
@@ -140,7 +140,7 @@ class ConnectionManager:
                 connection.pump()
 
     def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
-        """Handles a GOODBYE of either side, or a silent peer."""
+        """Handles a GOODBYE from either side, or a peer that has stopped answering."""
         self._context.emit_step(connection, ConnectionStep.CLOSING, text=reason.text)
 
     def ended(self, connection: PeerConnection, reason: CloseReason) -> None:
@@ -184,10 +184,10 @@ class ConnectionManager:
                 connection.resume()
 
     def stop(self, on_closed: Callable[[], None]) -> None:
-        """Dials no more, and ends all connections after their waiting rows; calls `on_closed` when the last has ended."""
+        """Stops dialling, and closes each connection once its queued rows are sent; calls `on_closed` when the last one is closed."""
         self._on_closed = on_closed
         for connection in self.connections.values():
-            connection.discards_rows = self._is_paused  # those before its GOODBYE
+            connection.discards_rows = self._is_paused  # rows received before the peer's GOODBYE
         self.set_paused(is_paused=False)
         self.dialer.stop()
         for connection in list(self.connections.values()):
@@ -239,7 +239,7 @@ class ConnectionManager:
             self._enforce_principal_limit(peer_key[1])
 
     def _enforce_principal_limit(self, principal: str) -> None:
-        """Closes the oldest connections that one principal has dialled beyond its limit, whatever instance ids it states."""
+        """Closes the oldest connections that one principal has dialled beyond its limit, counting all instance ids that it states."""
         accepted = [each for each in self.connections.values() if each.is_accept]
         dialled = [each for each in accepted if each.peer is not None and each.peer.principal == principal]
         for oldest in dialled[: -self._per_principal_max]:
@@ -354,18 +354,18 @@ def _traffic_of(connection: PeerConnection) -> dict[str, int]:
 
 
 ANSWER_INTERVAL: Final = 0.01
-"""Minimum seconds between two answers, unless many queries wait."""
+"""Minimum number of seconds between two answers, unless many queries wait."""
 
 
 QUERIES_MAX: Final = 512
-"""The number of waiting queries from which on they are answered immediately; a connection with twice as many is closed."""
+"""If this many queries wait, they are answered immediately; a connection with twice as many waiting queries is closed."""
 
 
 class RoleAnswers:
     """Answers role queries of peers, in the endpoint's thread.
 
-    An answer must not be older than its query, so each requires the files to be read, and peers query as fast as they like. Queries soon
-    after an answer therefore wait, and are answered together.
+    An answer must not be older than its query, so each answer requires the files to be read, and peers may query at any
+    rate. Queries that arrive soon after an answer therefore wait, and are answered together.
     """
 
     def __init__(self, context: EndpointContext) -> None:

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 UNACKNOWLEDGED_AFTER: Final = 4 * SECOND
-"""After this time without an acknowledgement `transmission_status` reports that."""
+"""After this time without an acknowledgement, `transmission_status` says that messages are unacknowledged."""
 DROP_REASON_HOLDS: Final = 150 * SECOND
-"""How long a reason for dropped rows counts: each retransmission that is dropped renews it, and the longest wait of P17 is 72 s."""
+"""How long a reason for dropped rows is valid: each dropped retransmission renews it, and the longest wait of P17 is 72 s."""
 FORGET_AFTER: Final = 300 * SECOND
-"""After this time without activity a conversation has nothing to send: the longest wait of P17 is much shorter."""
+"""After this time without activity, a conversation has nothing to send: the longest wait of P17 is much shorter."""
 
 UNREACHABLE_MAX: Final = 10_000
-"""The unreachable addresses to remember."""
+"""The maximum number of unreachable addresses to remember."""
 
 
 @dataclass(slots=True)
@@ -46,10 +46,10 @@ class ConversationInTransit:
 
     Attributes:
         outgoing: The conversation as delivery last passed it.
-        since: When it was added, or last acknowledged.
-        blocked_by: The status that blocks its messages; None for nothing.
+        since: When the conversation was added, or last acknowledged.
+        blocked_by: The status that blocks its messages; None if they are not blocked.
         drop_reason: Why the next hop does not acknowledge its messages; None if it has given no reason since `since`.
-        dropped_at: When it gave the reason.
+        dropped_at: When the next hop gave the reason.
         status_text: The `transmission_status` that was last written.
         last_seen: When delivery last passed it.
     """
@@ -68,7 +68,7 @@ class StatusUpdate(NamedTuple):
 
     conversation: ConversationInTransit
     sender: ConversationEndpoint
-    """The endpoint, with its present status."""
+    """The endpoint, with its current status."""
     status_text: str
     """The new status."""
 
@@ -89,7 +89,7 @@ class ConversationsInTransit:
         self.unreachable: dict[str, str] = {}
 
     def add(self, conversations: Sequence[OutgoingConversation], *, now: int) -> dict[int, TransmissionStatus]:
-        """Adds conversations that have messages to send; returns the status of those that are blocked, by endpoint id."""
+        """Adds conversations that have messages to send; returns the status of blocked conversations, by endpoint id."""
         blocked: dict[int, TransmissionStatus] = {}
         with self._guard:
             for each in conversations:
@@ -110,7 +110,7 @@ class ConversationsInTransit:
         return blocked
 
     def add_more(self, database_id: int, endpoint_ids: Iterable[int]) -> list[int]:
-        """Marks conversations that have more to send; returns the endpoint ids of those that have to be passed to `add`."""
+        """Marks conversations that have more to send; returns the endpoint ids of conversations that must be passed to `add`."""
         others: list[int] = []
         with self._guard:
             new = self._new.setdefault(database_id, {})
@@ -124,7 +124,7 @@ class ConversationsInTransit:
         return others
 
     def take(self) -> dict[int, dict[EndpointKey, OutgoingConversation]]:
-        """Removes and returns what was added since the last call, by database."""
+        """Removes and returns the conversations added since the last call, by database."""
         with self._guard:
             new, self._new = self._new, {}
             return new
@@ -159,7 +159,7 @@ class ConversationsInTransit:
     def set_drop_reasons(
         self, database_id: int, address: str, reasons: Mapping[EndpointKey, DropReason], *, now: int
     ) -> None:
-        """Notes why an address does not acknowledge conversations; ignores conversations that are sent elsewhere."""
+        """Records why an address does not acknowledge conversations; ignores conversations that are sent elsewhere."""
         with self._guard:
             for key, reason in reasons.items():
                 conversation = self._conversations.get((database_id, key))
@@ -170,7 +170,7 @@ class ConversationsInTransit:
                     conversation.drop_reason, conversation.dropped_at = reason, now
 
     def acknowledged(self, database_id: int, keys: Iterable[EndpointKey], *, now: int) -> None:
-        """Notes that conversations were acknowledged."""
+        """Records that conversations were acknowledged."""
         with self._guard:
             for key in keys:
                 conversation = self._conversations.get((database_id, key))
@@ -178,7 +178,7 @@ class ConversationsInTransit:
                     conversation.since, conversation.drop_reason = now, None
 
     def remove_idle(self, *, now: int) -> None:
-        """Removes idle conversations, and the errors of addresses that none uses any more."""
+        """Removes idle conversations, and the errors of addresses that no conversation uses any more."""
         with self._guard:
             for dialog_key, conversation in list(self._conversations.items()):
                 if not 0 <= now - conversation.last_seen < FORGET_AFTER:
@@ -189,7 +189,7 @@ class ConversationsInTransit:
             self.unreachable = {address: why for address, why in self.unreachable.items() if address in used}
 
     def mark_unreachable(self, address: str, why: str) -> None:
-        """Notes that an address cannot be reached; keeps the latest, since peers can choose addresses."""
+        """Records that an address cannot be reached; keeps only the latest such addresses, because peers can choose addresses."""
         with self._guard:
             self.unreachable.pop(address, None)
             self.unreachable[address] = why
@@ -197,13 +197,13 @@ class ConversationsInTransit:
                 del self.unreachable[next(iter(self.unreachable))]
 
     def clear(self) -> None:
-        """Removes all conversations, to be routed again; delivery adds those that wait."""
+        """Removes all conversations, so that they are routed again; delivery adds conversations with waiting messages."""
         with self._guard:
             self._conversations.clear()
             self._keys.clear()
 
     def updates(self, addresses: Collection[str], *, max_updates: int, now: int) -> list[StatusUpdate]:
-        """Returns the changed statuses of conversations that use some addresses, or were blocked; again until `mark_written`."""
+        """Returns the changed statuses of conversations that use `addresses` or were blocked; returns them again until `mark_written` is called."""
         with self._guard:
             return list(islice(self._updates(frozenset(addresses), now), max_updates))
 
@@ -216,7 +216,7 @@ class ConversationsInTransit:
                 continue
             status = self._status(conversation, conversation.since)
             new = NO_PROBLEM if status is None else str(status)
-            # A status that delivery has written and that still holds is not written again.
+            # A status that delivery has written and that is still valid is not written again.
             if conversation.status_text != new and conversation.status_text != str(self._status(conversation, now)):
                 yield StatusUpdate(
                     conversation,
@@ -225,7 +225,7 @@ class ConversationsInTransit:
                 )
 
     def mark_written(self, updates: Iterable[StatusUpdate]) -> None:
-        """Notes which statuses were written, except where delivery has written another one meanwhile."""
+        """Records which statuses were written, except where delivery has written another status meanwhile."""
         with self._guard:
             for conversation, sender, status_text in updates:
                 if conversation.status_text == sender.transmission_status:
@@ -249,7 +249,7 @@ class ConversationsInTransit:
 
 
 UPDATES_MAX: Final = 1000
-"""The statuses to write in one transaction; nothing is sent meanwhile."""
+"""The maximum number of statuses to write in one transaction; nothing is sent meanwhile."""
 PAUSE_FACTOR: Final = 20
 """The pause after writing is at least this many times as long as the writing took, so that an unstable peer costs little."""
 
@@ -258,7 +258,7 @@ class StatusWriter:
     """Writes the changed `transmission_status` of conversations in transit. For one thread.
 
     Attributes:
-        is_due: Whether a status may have changed and `write` is to be called.
+        is_due: Whether a status may have changed, so that `write` must be called.
     """
 
     def __init__(self, in_transit: ConversationsInTransit, *, clock: Callable[[], int]) -> None:
@@ -269,7 +269,7 @@ class StatusWriter:
         self._written_at = self._pause = 0
 
     def mark_changed(self, addresses: Iterable[str] = ()) -> None:
-        """Notes that the statuses of conversations that use some addresses, or are blocked, may have changed."""
+        """Records that the statuses of conversations that use `addresses`, or are blocked, may have changed."""
         self._addresses.update(addresses)
         self.is_due = True
 

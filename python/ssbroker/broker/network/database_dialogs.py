@@ -1,4 +1,4 @@
-"""The dialogs of each database with other instances: their next hops, keys, and the broker ids that first messages name."""
+"""The dialogs of each database with other instances: next hops, keys, and the broker ids that first messages name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 NextHop: TypeAlias = str
-"""Where rows of a dialog go next: an address, `LOCAL`, `NOWHERE`, or the two addresses of a mirrored route whose principal is unknown."""
+"""The next hop of a dialog's rows: an address, `LOCAL`, `NOWHERE`, or the two addresses of a mirrored route whose principal is unknown."""
 LOCAL: Final = "LOCAL"
 """The next hop of messages for a database of this instance."""
 NOWHERE: Final = "NOWHERE"
@@ -50,7 +50,7 @@ MIRROR_SEPARATOR: Final = " or "
 class DialogsByNextHop:
     """Groups the dialogs of one database by next hop: an address, or a pair of mirrored addresses while the principal is unknown.
 
-    `closed` holds the next hops with a full buffer; all databases share it.
+    `closed` contains the next hops whose buffers are full; all databases share this set.
     """
 
     def __init__(self, dialogs: DialogEngine, closed: set[NextHop]) -> None:
@@ -82,11 +82,11 @@ class DialogsByNextHop:
         return self._keys.get(next_hop, set())
 
     def close(self, next_hop: NextHop) -> None:
-        """Holds the dialogs of a next hop."""
+        """Stops sending the dialogs of a next hop."""
         self._dialogs.hold(self.keys(next_hop))
 
     def open(self, next_hop: NextHop) -> None:
-        """Releases the dialogs of a next hop."""
+        """Resumes sending the dialogs of a next hop."""
         self._dialogs.release(self.keys(next_hop))
 
     def retransmit(self, next_hop: NextHop) -> None:
@@ -114,11 +114,11 @@ class DialogsByNextHop:
 
 
 ROWS_MAX: Final = 1024
-"""The approximate number of rows that one call of `data_to_send` returns."""
+"""The approximate maximum number of rows that one call of `data_to_send` returns."""
 BYTES_MAX: Final = 1 << 20
-"""The approximate number of body bytes that one call of `data_to_send` returns."""
+"""The approximate maximum number of body bytes that one call of `data_to_send` returns."""
 FAILED_DATABASE_RETRY_INTERVAL: Final = SECOND
-"""When a database that could not be used is tried again."""
+"""The interval after which a database that could not be used is tried again."""
 _REMOTE: Final = "REMOTE"
 
 
@@ -163,7 +163,7 @@ class DatabaseDialogs:
         self.database: Final = database
         self.storage: Final = SqliteDialogStorage(database, route_brokers=self._route_brokers)
         self._unbound: dict[EndpointKey, tuple[RouteQuery, bytes | None]] = {}
-        # Only for jitter, drawn for each batch; the operating system's generator would be too slow.
+        # Used only for jitter, for each batch; the operating system's generator would be too slow.
         random = Random(instance.random.getrandbits(64))  # noqa: S311
         self.engine: Final = DialogEngine(self.storage, random=random.random, settings=settings, log=instance.events)
         self.next_hops: Final = DialogsByNextHop(self.engine, closed)
@@ -178,7 +178,7 @@ class DatabaseDialogs:
         waits = self.key_exchanges.prepare(sender)
         key = (sender.conversation_id, bool(sender.is_initiator))
         if waits is None and sender.session_key is None and self.key_exchanges.has_blob(key):
-            self.engine.forget([key])  # the engine may have loaded it before it had its key
+            self.engine.forget([key])  # the engine may have loaded the endpoint before it had a key
         return waits
 
     def receive(
@@ -192,8 +192,8 @@ class DatabaseDialogs:
     ) -> BatchChanges:
         """Receives rows and commits the result; waits up to `lock_timeout` seconds for other writers.
 
-        Raises `StalePlanError` if other writers have changed the endpoints meanwhile: the rows are to be received again. On an error nothing
-        has changed.
+        Raises `StalePlanError` if other writers have changed the endpoints meanwhile: then receive the rows again.
+        After an error, nothing has changed.
         """
         changes = self.engine.receive(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
         if not changes.is_empty:
@@ -224,7 +224,7 @@ class DatabaseDialogs:
         self.engine.reload(keys)
 
     def data_to_send(self, *, now: int) -> list[OutboundRows] | None:
-        """Returns the rows to send now by next hop, without those that have no route; None if nothing is due."""
+        """Returns the rows to send now, by next hop; omits rows that have no route. None if nothing is due."""
         rows = self.engine.data_to_send(now=now, max_rows=ROWS_MAX, max_bytes=BYTES_MAX)
         if rows is None:
             return None
@@ -256,12 +256,12 @@ class DatabaseDialogs:
         self.next_hops.clear()
 
     def flush(self, *, now: int) -> None:
-        """Writes idle dialogs to the database and frees their memory (P32); makes durable what nothing was sent after."""
+        """Writes idle dialogs to the database and frees their memory (P32); syncs commits that no later send has made durable."""
         self.storage.sync()
         self.engine.flush(now=now)
         self.storage.drop_read_ahead()
         self.database.instance.counters.objects_marked(self.engine.take_newly_dirty())
-        # Includes replies to unknown conversations: they have a next hop, and no endpoint here.
+        # Includes replies to unknown conversations, which have a next hop but no endpoint here.
         self.next_hops.retain(self.engine.is_loaded)
         self.key_exchanges.retain(self.engine.is_loaded)
         self._decisions = {
@@ -276,7 +276,7 @@ class DatabaseDialogs:
         self._request_missing_routes(self._decisions.values())
 
     def _ask_principals(self, decisions: Iterable[Decision]) -> None:
-        """Keeps asking both addresses of mirrored routes for their role, as long as messages wait for them."""
+        """Keeps asking both addresses of mirrored routes for their roles as long as messages wait for them."""
         for address, mirror, broker in {
             (each.next_hop_address, each.mirror_address, each.broker_instance) for each in decisions
         }:
@@ -284,9 +284,9 @@ class DatabaseDialogs:
                 self._mirrors.resolve(address, mirror, broker)
 
     def _request_missing_routes(self, decided: Iterable[tuple[RouteQuery, Decision]]) -> None:
-        """Requests missing routes, unless that was done recently.
+        """Requests missing routes that have not been requested recently.
 
-        Delivery requests them for conversations with waiting messages; these dialogs may only have acknowledgements to send.
+        Delivery requests routes only for conversations with waiting messages; dialogs may also have just acknowledgements to send.
         """
         missing = [(query, decision) for query, decision in decided if decision.has_no_destination]
         if not missing:
@@ -300,7 +300,7 @@ class DatabaseDialogs:
             log_failure(self.database, "missing routes could not be requested; the request is repeated later", error)
 
     def _route_brokers(self, senders: Sequence[ConversationEndpoint]) -> list[bytes | None]:
-        """Returns the broker ids of the routes to other instances that unbound initiators take."""
+        """Returns the broker ids that the routes of unbound initiators to other instances name."""
         queries = [RouteQuery(each.conversation_id, True, each.far_service, None) for each in senders]
         found = self._remote_brokers(queries)
         keys = [(each.conversation_id, True) for each in senders]
@@ -308,12 +308,12 @@ class DatabaseDialogs:
         return found
 
     def _remote_brokers(self, queries: Sequence[RouteQuery]) -> list[bytes | None]:
-        """Returns the broker id that each route to another instance names."""
+        """Returns the broker id, if any, that the route of each query to another instance names."""
         decisions = self._background.routes.decisions(self.database.name, queries)
         return [each.broker_instance if each.outcome == _REMOTE else None for each in decisions]
 
     def _reload_rerouted(self) -> None:
-        """Reloads the unbound initiators whose route names another broker id than before."""
+        """Reloads the unbound initiators whose route names a different broker id than before."""
         self._unbound = {key: each for key, each in self._unbound.items() if self.engine.is_loaded(key)}
         if not self._unbound:
             return
@@ -322,7 +322,7 @@ class DatabaseDialogs:
         self.engine.reload([key for (key, (_, broker)), now in zip(known, found, strict=True) if now != broker])
 
     def _next_hops(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, NextHop | None]:
-        """Returns the next hop of each sender; None without a route."""
+        """Returns the next hop of each sender; None if there is no route."""
         distinct = dict.fromkeys(sender for sender, _ in senders)
         new = [sender for sender in distinct if sender not in self._decisions]
         if new:
@@ -330,7 +330,8 @@ class DatabaseDialogs:
             place_of = {sender: place for place, (sender, _) in zip(starts, senders, strict=False)}
             services = rows["to_service_name"]
             queries = [
-                # Until it is bound, a conversation names no id itself, and takes the route whose id its messages name.
+                # Until a conversation is bound, it names no broker id itself; it takes the route whose broker id its
+                # messages name.
                 self._unbound[each[:2]][0]
                 if each[:2] in self._unbound
                 else RouteQuery(each[0], each[1], services[place_of[each]].as_py(), each[2])
@@ -359,10 +360,10 @@ class DatabaseDialogs:
         return address
 
     def _hold(self, key: EndpointKey, next_hop: NextHop) -> None:
-        """Holds a dialog behind a closed next hop; its last rows are sent again when that opens."""
+        """Holds a dialog whose next hop is closed; its last rows are sent again when the next hop opens."""
         self._closed.add(next_hop)
         self.next_hops.assign(key, next_hop)
-        self.engine.hold([key])  # it was released, and the next hop is still closed
+        self.engine.hold([key])  # the dialog was released, but the next hop is still closed
         self.engine.retransmit([key])
 
 
@@ -385,7 +386,7 @@ class DialogRegistry:
 
     Attributes:
         needs_refresh: Whether `refresh` has work to do even without a catalog change.
-        has_failed: Whether the file of a database could not be used; `refresh` is to be called again later.
+        has_failed: Whether the file of a database could not be used; call `refresh` again later.
     """
 
     def __init__(
@@ -415,15 +416,15 @@ class DialogRegistry:
         return list(self._dialogs.values())
 
     def by_name(self, name: str) -> DatabaseDialogs | None:
-        """Returns the dialogs of a database; None if it cannot send or receive now."""
+        """Returns the dialogs of a database; None if the database cannot currently send or receive."""
         return next((each for each in self._dialogs.values() if each.database.name == name), None)
 
     def by_id(self, database_id: int) -> DatabaseDialogs | None:
-        """Returns the dialogs of a database; None if it cannot send or receive now."""
+        """Returns the dialogs of a database; None if the database cannot currently send or receive."""
         return self._dialogs.get(database_id)
 
     def drop(self, dialogs: DatabaseDialogs) -> None:
-        """Drops the dialogs of a database; `refresh` creates new ones, and `newly_waiting` then returns everything that waits."""
+        """Drops the dialogs of a database; `refresh` creates new ones, and `newly_waiting` then returns all waiting conversations."""
         database_id = dialogs.database.database_id
         self._dialogs.pop(database_id, None)
         self.needs_refresh = True
@@ -431,7 +432,7 @@ class DialogRegistry:
             watch.close()
 
     def refresh(self) -> None:
-        """Creates missing dialogs, and drops those of databases that are gone, disabled, mirrors, or have another broker id."""
+        """Creates missing dialogs, and drops the dialogs of databases that are gone, disabled or mirrors, or have a new broker id."""
         dialogs: dict[int, DatabaseDialogs] = {}
         versions: dict[int, tuple[bytes, bool]] = {}
         has_failed = False
@@ -458,7 +459,7 @@ class DialogRegistry:
             except StorageError as error:
                 has_failed = True
                 _LOGGER.warning("%s: cannot send or receive over the network for now: %s", database.name, error)
-        # Only now, so that an error before is followed by another attempt.
+        # Set at the end, so that an earlier error leads to another attempt.
         self._dialogs, self._versions = dialogs, versions
         self.needs_refresh, self.has_failed = False, has_failed
         for database_id in self._watches.keys() - dialogs.keys():
@@ -500,6 +501,6 @@ class DialogRegistry:
 
 
 def _version(database: DatabaseContext) -> tuple[bytes, bool] | None:
-    """Returns what identifies the state of a database: its broker id, and whether priorities apply; None if it does not deliver."""
+    """Returns the broker id of a database and whether priorities apply, which identify its state; None if it does not deliver."""
     broker = database.objects().broker
     return (broker.service_broker_guid, broker.is_honor_broker_priority_on) if broker.is_delivering else None

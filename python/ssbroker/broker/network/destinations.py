@@ -1,4 +1,4 @@
-"""The addresses that are sent to, each with the rows that wait for it."""
+"""The addresses to which rows are sent, each with its waiting rows."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.network.shared_state import EndpointContext
 
 PeerKey: TypeAlias = tuple[bytes, str | None]
-"""An instance id and the principal that states it: the same id with another certificate is another instance."""
+"""An instance id, and the principal that states it. The same id with another certificate is a different instance."""
 
 
 class Destination:
-    """The state of one address. It belongs to the endpoint's thread; others use the outbox, and read `connection`.
+    """The state of one address. Only the endpoint's thread changes it; other threads use the outbox, and read `connection`.
 
     Attributes:
         address: The address, in the form of routes.
-        outbox: The rows that wait to be sent there.
-        connection: The connection for its rows; None if there is none.
-        peer_key: The peer that answered there last.
-        role_queries: The broker ids whose roles are to be queried.
-        pending_queries: The broker ids that were queried and not answered yet.
+        outbox: The rows that wait to be sent to the address.
+        connection: The connection for these rows; None if there is none.
+        peer_key: The peer that last answered at the address.
+        role_queries: The broker ids whose roles must be queried.
+        pending_queries: The broker ids whose queries have not been answered yet.
         failures: The number of failures in a row.
-        failure_reason: Why it failed last; None after a success.
-        is_dialling: Whether a connection is being dialled for it and has not answered yet.
-        is_wanted: Whether it is to be connected although nothing waits to be sent.
-        retry_timer: The timer of the wait after a failure.
+        failure_reason: The reason of the last failure; None after a success.
+        is_dialling: Whether the address is being dialled and has not answered yet.
+        is_wanted: Whether to connect although nothing waits to be sent.
+        retry_timer: The timer for the wait after a failure.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class Destination:
 
     @property
     def has_pending(self) -> bool:
-        """Whether rows or role queries wait to be sent, or for a connection."""
+        """Whether rows or role queries wait to be sent, or the address waits for a connection."""
         return not self.outbox.is_empty or bool(self.role_queries) or self.is_wanted
 
     @property
@@ -94,7 +94,7 @@ class Destination:
         return self.has_pending or self.is_dialling or self.connection is not None or self.retry_timer is not None
 
     def attach(self, connection: PeerConnection) -> None:
-        """Sends its rows over a connection whose peer has sent HELLO."""
+        """Sends the rows over a connection whose peer has sent HELLO."""
         self.detach()
         self.connection = connection
         self.is_dialling = self.is_wanted = False
@@ -104,7 +104,7 @@ class Destination:
         self.stop_waiting()
 
     def detach(self) -> None:
-        """Removes its connection; unanswered role queries wait again."""
+        """Removes the connection; unanswered role queries wait again."""
         if self.connection is not None:
             with self.connection.guard:
                 if self.outbox in self.connection.link.outboxes:
@@ -121,7 +121,7 @@ class Destination:
             self.outbox.unblock()
 
     def discard(self) -> None:
-        """Discards pending rows, and accepts none until the wait has ended."""
+        """Discards pending rows, and accepts no rows until the wait has ended."""
         self.outbox.block()
         self.outbox.clear()
         self.role_queries.clear()
@@ -130,11 +130,11 @@ class Destination:
 
 
 KNOWN_MAX: Final = 1024
-"""The number of known addresses above which idle ones are forgotten."""
+"""The number of known addresses above which idle addresses are forgotten."""
 
 
 class Destinations:
-    """The addresses that are sent to. All methods but `forget_idle` may be called from any thread."""
+    """The addresses to which rows are sent. All methods except `forget_idle` may be called from any thread."""
 
     def __init__(self, context: EndpointContext) -> None:
         self._context: Final = context
@@ -167,13 +167,13 @@ class Destinations:
             return (self._first_row, self._first_row) if found is None else found.outbox.progress
 
     def pending(self) -> tuple[int, int]:
-        """Returns the number of rows that wait or are being written, and the bytes of those that wait."""
+        """Returns the number of rows that wait or are being written, and the size in bytes of the waiting rows."""
         with self._lock:
             each = [destination.outbox.pending for destination in self._destinations.values()]
         return sum(rows for rows, _ in each), sum(size for _, size in each)
 
     def refusal_reason(self, address: str) -> str | None:
-        """Returns why nothing new may be sent to an address; None if it may."""
+        """Returns why no new rows may be sent to an address; None if they may."""
         if self._context.dial_filter.refuses(host_of(address)):
             return "it is not allowed by dial_only"
         unrouted_max = self._context.limits.max_unrouted_addresses
@@ -188,7 +188,7 @@ class Destinations:
         )
 
     def is_unrouted(self, address: str) -> bool:
-        """Returns whether no route names an address, so that a peer has chosen it."""
+        """Returns whether no route names an address, which means that a peer has chosen it."""
         with self._lock:
             return address not in self._routed
 
@@ -204,7 +204,7 @@ class Destinations:
                 return
             for address, destination in list(self._destinations.items()):
                 if not destination.is_busy:
-                    # Numbering continues above its rows, so that `progress` never decreases.
+                    # Numbering continues after the rows of the forgotten address, so that `progress` never decreases.
                     self._first_row = max(self._first_row, destination.outbox.progress[0])
                     del self._destinations[address]
             self._forget_beyond = max(KNOWN_MAX, 2 * len(self._destinations))

@@ -27,7 +27,7 @@ _NEXT_ADDRESS_DELAY: Final = 2.0
 """Seconds after which the next address of a name is tried."""
 _LOOKUPS_MAX: Final = 256
 _LOOKUPS: Final = threading.BoundedSemaphore(_LOOKUPS_MAX)
-"""Limits the look-ups of this process: if the name server does not answer, each takes about half a minute."""
+"""Limits the look-ups in this process: if the name server does not answer, each look-up takes about half a minute."""
 
 _Found: TypeAlias = list[Any]
 """The result of `socket.getaddrinfo`."""
@@ -42,7 +42,7 @@ class _Socket(socket.socket):
 
 
 async def connect_socket(host: str, port: int, dial_filter: DialFilter) -> socket.socket:
-    """Returns a connected socket; if cancelled, it leaves no socket open, which asyncio does not guarantee.
+    """Returns a connected socket; if cancelled, leaves no socket open (which asyncio does not guarantee).
 
     Raises:
         OSError: No address answers, the lower-case host name is unknown, or none of its addresses may be dialled.
@@ -64,14 +64,14 @@ def _dial_only_message(host: str) -> str:
 
 
 def _numeric(host: str, port: int) -> _Found:
-    """Returns the address without a look-up; nothing for a name."""
+    """Returns the address without a look-up; an empty list for a name."""
     if ip_of(host) is None:
         return []
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
 
 
 async def _look_up(look: Callable[[], _Found]) -> _Found:
-    """Looks up a name in a thread of its own, so that neither other names nor the end of the process wait for it."""
+    """Looks up a name in a separate thread, so that neither other look-ups nor the end of the process wait for it."""
     if not _LOOKUPS.acquire(blocking=False):
         raise OSError(f"too many name look-ups at the same time; at most {_LOOKUPS_MAX} are allowed")
     loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ async def _look_up(look: Callable[[], _Found]) -> _Found:
         if not loop.is_closed():
             try:
                 loop.call_soon_threadsafe(set_answer, found, failed)
-            except RuntimeError:  # it was closed meanwhile
+            except RuntimeError:  # the event loop was closed meanwhile
                 return
 
     try:
@@ -127,7 +127,7 @@ async def _connect_first(found: _Found) -> socket.socket:
 
 
 class DialSlots:
-    """A limited number of slots; callers without one wait in order.
+    """A limited number of slots; callers without a slot wait in order.
 
     Examples:
         >>> slots, started = DialSlots(1), []
@@ -145,7 +145,7 @@ class DialSlots:
         self._waiting: Final[deque[tuple[Hashable, Callable[[], bool]]]] = deque()
 
     def acquire(self, holder: Hashable, begin: Callable[[], bool]) -> None:
-        """Calls `begin` when a slot is free; it returns whether it needs the slot."""
+        """Calls `begin` when a slot is free; `begin` returns whether it needs the slot."""
         self._waiting.append((holder, begin))
         self._start_waiting()
 
@@ -166,15 +166,15 @@ class DialSlots:
 
 
 class Dialer:
-    """Dials the addresses that are sent to; its methods run in the endpoint's thread.
+    """Dials the addresses to which rows are sent. Its methods run in the endpoint's thread.
 
     Args:
-        context: What the parts of an endpoint share.
+        context: The state that the parts of an endpoint share.
         begin: Registers a connection that is about to be dialled.
         usable_connection: Returns the usable connection to a peer, if any.
 
     Attributes:
-        destinations: The addresses that are sent to.
+        destinations: The addresses to which rows are sent.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Dialer:
             self.send_or_dial(destination)
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
-        """Asks an address for a role, now or once it is connected."""
+        """Asks an address for a mirroring role, now or once it is connected."""
         destination = self.destinations.destination(address)
         destination.role_queries.add(broker_instance)
         self.send_or_dial(destination)
@@ -270,7 +270,7 @@ class Dialer:
                 call_listener(report)
 
     def rows_dropped(self, connection: PeerConnection, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """Passes to the listener why a peer does not acknowledge rows."""
+        """Tells the listener why a peer does not acknowledge rows."""
         for destination in self._by_connection.get(connection, ()):
             call_listener(partial(self._context.listener.rows_dropped, destination.address, reasons))
 
@@ -291,7 +291,7 @@ class Dialer:
         )
 
     def stop(self) -> None:
-        """Dials no more."""
+        """Stops dialling."""
         self._is_stopped = True
         self._dial_slots.clear()
         for task in self._tasks:
@@ -315,7 +315,7 @@ class Dialer:
             self.send_or_dial(destination)
         elif reason.goodbye is GoodbyeReason.SUPERSEDED and peer_key is not None:
             kept = self._usable_connection(peer_key)
-            if kept is None:  # it is about to be reported
+            if kept is None:  # it is reported next
                 destination.failures += 1
                 self._schedule_retry(destination)
             else:
@@ -357,7 +357,7 @@ class Dialer:
         self.send_or_dial(destination)
 
     def _dial(self, destination: Destination) -> bool:
-        """Dials unless a connection was found meanwhile; returns whether it does."""
+        """Dials unless a connection was found meanwhile; returns whether it dials."""
         if self._is_stopped or not destination.is_dialling:
             return False
         loop = asyncio.get_running_loop()
@@ -403,7 +403,7 @@ class Dialer:
 
 
 def _reason(error: OSError) -> str:
-    """Returns why a connection failed; asyncio replaces the text of the system, such as "Connection refused"."""
+    """Returns why a connection failed; asyncio replaces the operating system's text, such as "Connection refused"."""
     text = error.strerror or str(error)
     if error.errno and text.startswith("Connect call failed"):
         return os.strerror(error.errno).lower()

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 
 EXCHANGE_LOCK_TIMEOUT: Final = 0.25
-"""Seconds that the exchange waits for the write lock of a database; it sends nothing meanwhile."""
+"""Seconds that the exchange waits for the write lock of a database; nothing is sent meanwhile."""
 _NO_SESSION_KEY: Final = 28050
 _NO_CONTEXT: Final = 11229
 _NOT_VALID: Final = 11230
 RSA_BURST: Final = 32
-"""The burst of new keys of one peer that RSA is used for; honest senders use one key an hour for a pair of certificates."""
+"""The number of new keys from one peer that may be decrypted with RSA in a burst; honest senders use one key an hour per pair of certificates."""
 RSA_PER_SECOND: Final = 32
-"""The new keys a second of one peer beyond the burst."""
+"""The number of new keys per second from one peer after the burst."""
 RSA_PER_TURN: Final = 128
-"""The new keys of all peers together in one turn of the exchange."""
+"""The number of new keys from all peers together in one turn of the exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,11 @@ class KeyOffer:
     """The key exchange blob that an endpoint's messages carry.
 
     Attributes:
-        key_exchange: The blob. Rows, acknowledgements and errors carry it until the peer has the key; None for no blob. The target has
-            the initiator's once the endpoint is bound; the initiator has the target's once it has acknowledged a row.
-        valid_until: When the offer expires and has to be requested again, in microseconds since 1970; None for never. An offer without a
-            blob expires too if a blob could not be made.
+        key_exchange: The blob. Rows, acknowledgements and errors carry it until the peer has the key; None for no blob.
+            The target has the initiator's key once the endpoint is bound; the initiator has the target's key once it
+            has acknowledged a row.
+        valid_until: When the offer expires and must be requested again, in microseconds since 1970; None for never. An
+            offer without a blob also expires if a blob could not be created.
     """
 
     key_exchange: bytes | None = field(default=None, repr=False)
@@ -65,12 +66,12 @@ class FirstRow:
         conversation_id: The conversation.
         is_initiator: Whether the sender is the initiator.
         from_service_name: The sending service.
-        from_broker_instance: The broker id of its database.
+        from_broker_instance: The broker id of the sending database.
         to_service_name: The receiving service.
         to_broker_instance: The broker id that the row names, if any.
         security: How the row is protected (`envelope.Protection`).
-        key_exchange: The blob in the row; None for none.
-        principal: The principal of the peer that sent it; None if connections are not encrypted.
+        key_exchange: The blob in the row; None if there is none.
+        principal: The principal of the peer that sent the row; None if connections are not encrypted.
     """
 
     conversation_id: bytes
@@ -90,7 +91,7 @@ class RefusedDirection:
 
     Attributes:
         error: Service Broker's error number.
-        text: Its text.
+        text: The text of the error.
     """
 
     error: int
@@ -107,7 +108,7 @@ class DialogKeys:
         self._rsa_left = RSA_PER_TURN
 
     def start_round(self) -> None:
-        """Starts a round of the exchange: the limit of RSA operations for new keys is reset."""
+        """Starts a round of the exchange, which resets the limit of RSA operations for new keys."""
         self._rsa_left = RSA_PER_TURN
 
     def prepare_sending(
@@ -115,8 +116,8 @@ class DialogKeys:
     ) -> KeyOffer | TransmissionStatus:
         """Returns the key exchange data for an endpoint's messages, or the status of the messages if they must wait.
 
-        A new key is durable in the endpoint's row on return. Called before an endpoint's first message, after an offer expires or the
-        catalog changes, until the peer has the key, and after each restart.
+        On return, a new key is durable in the endpoint's row. Called before an endpoint's first message, after an offer
+        expires or the catalog changes, until the peer has the key, and after each restart.
         """
         objects = database.objects()
         service = objects.services_by_id.get(endpoint.service_id)
@@ -137,9 +138,9 @@ class DialogKeys:
     def accept_directions(
         self, database: DatabaseContext, first_rows: Sequence[FirstRow]
     ) -> Sequence[ExchangedKeys | RefusedDirection | None]:
-        """Opens the blobs of first rows and returns, for each in order, the keys of its direction; None if it is not encrypted.
+        """Opens the blobs of first rows; returns, for each row in order, the keys of its direction, or None if the direction is not encrypted.
 
-        Called for each direction in a batch that has no endpoint yet, and for each with a blob whose endpoint has not been answered.
+        Called for each direction in a batch that has no endpoint yet, and for each direction with a blob whose endpoint has not been answered.
         """
         objects = database.objects()
         return [
@@ -150,7 +151,7 @@ class DialogKeys:
         ]
 
     def update_certificate(self, database: DatabaseContext, endpoint: DialogEndpoint, first_row: FirstRow) -> bool:
-        """Checks whether a blob for an existing conversation brings the same key under another certificate of the sender.
+        """Checks whether a blob for an existing conversation contains the same key, signed with another certificate of the sender.
 
         If so, the certificate is durable on return and replies use it.
 
@@ -210,7 +211,7 @@ class DialogKeys:
     def _target_offer(
         self, database: DatabaseContext, objects: Objects, service: Service, endpoint: ConversationEndpoint
     ) -> KeyOffer | TransmissionStatus:
-        """Returns the reply of a target: a key of its own, if it knows the initiator."""
+        """Returns the reply of a target: its own key, if it knows the initiator."""
         key, fingerprint = endpoint.session_key, endpoint.far_certificate
         if key is None or fingerprint is None or endpoint.far_session_key is None:
             return KeyOffer()
@@ -219,7 +220,8 @@ class DialogKeys:
         if sender_certificate is None and not _was_acknowledged(database, endpoint):
             return _key_wait(_own_certificate(database, objects, service))
         if sender_certificate is None or peer_certificate is None:
-            # The initiator usually has the key already. If not, it identifies itself again, with a certificate that is here.
+            # The initiator usually has the key already. If not, it identifies itself again, with a certificate that
+            # this database has.
             return KeyOffer(valid_until=database.instance.microseconds() + key_exchange.BLOB_RENEWAL_AGE)
         receiver = database.key_encryption.certificate(objects.security, peer_certificate)
         return self._blob(database, service, endpoint, key, receiver, sender_certificate)
@@ -243,7 +245,7 @@ class DialogKeys:
     ) -> ExchangedKeys | RefusedDirection | None:
         """Checks the first row of a conversation that starts here."""
         service = objects.services.get(first_row.to_service_name)
-        if service is None:  # routing and the storage report that
+        if service is None:  # routing and the storage report this
             return None
         if first_row.key_exchange is None:
             return None
@@ -358,7 +360,7 @@ def _was_acknowledged(database: DatabaseContext, endpoint: ConversationEndpoint)
 def _certificate_for(
     database: DatabaseContext, objects: Objects, principal_id: int, *, needs_key: bool
 ) -> DialogCertificate | None:
-    """Returns the certificate of a user to start dialogs with: of the valid ones the one that expires last."""
+    """Returns the certificate with which a user starts dialogs: the valid certificate that expires last."""
     now: datetime = database.now()
     certificates = (
         database.key_encryption.certificate(objects.security, row)
@@ -415,7 +417,7 @@ class PendingKeyExchanges:
         return offer is not None and offer.key_exchange is not None
 
     def key_exchange_column(self, rows: pa.Table, *, now: int) -> pa.Array[Any]:
-        """Returns the column `key_exchange` for rows of which some are secured."""
+        """Returns the column `key_exchange` for rows, some of which are secured."""
         levels: list[Any] = rows["security"].to_pylist()
         senders = list(sender_keys(rows))
         secured = {sender for sender, level in zip(senders, levels, strict=True) if level != Protection.PLAIN}
@@ -424,7 +426,7 @@ class PendingKeyExchanges:
         return pa.array([blobs.get(sender) for sender in senders], pa.binary())
 
     def confirm(self, keys: Iterable[EndpointKey]) -> None:
-        """Notes that remote endpoints have shown that they have the keys."""
+        """Records that remote endpoints have shown that they have the keys."""
         for key in keys:
             self._offers.pop(key, None)
             self._confirmed.add(key)

@@ -1,4 +1,4 @@
-"""Reads and writes the durable state of networked dialogs in a database file; answers which dialogs and messages it accepts."""
+"""Reads and writes the durable state of networked dialogs in a database file; decides which dialogs and messages the database accepts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ssbroker.store.objects import Contract, Objects
 from ssbroker.store.sqlite import Connection
 
 READ_AHEAD_MAX: Final = 16 << 20
-"""The bytes to read ahead of all bodies together; at most twice as much is buffered, with what was requested."""
+"""The maximum number of bytes to read ahead, for all bodies together. Including requested bytes, at most twice as much is buffered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class _BufferedBody:
 
 
 class BodyReader:
-    """Reads parts of bodies, and buffers what follows them; drops the least recently read messages first. For one thread."""
+    """Reads parts of bodies, and buffers the bytes that follow; drops the least recently read messages first. For one thread."""
 
     def __init__(self) -> None:
         self._buffered: Final[OrderedDict[EndpointKey, _BufferedBody]] = OrderedDict()
@@ -76,7 +76,7 @@ class BodyReader:
             self._buffered[key] = buffered
             if all(buffered.has(*span) for span in spans):
                 return [buffered.data[begin - buffered.begin : end - buffered.begin] for begin, end in spans]
-            if spans[-1][1] <= buffered.end:  # a retransmission; the buffered part is still to be sent
+            if spans[-1][1] <= buffered.end:  # a retransmission; the buffered part has yet to be sent
                 return transmission_queue.read_body_ranges(connection, transmission_id, spans)
             del self._buffered[key]
         if not spans:
@@ -100,10 +100,10 @@ class BodyReader:
 
 
 class SqliteDialogStorage:
-    """Implements `protocol.storage.DialogStorage` for one database. For one thread at a time, the one of its engine.
+    """Implements `protocol.storage.DialogStorage` for one database. For one thread at a time: the thread of its engine.
 
-    Removes the stored send states of an earlier process (P32). `route_brokers` returns the broker ids of the routes that some unbound
-    initiators take.
+    Removes the stored send states of an earlier process (P32). `route_brokers` returns, for unbound initiators, the
+    broker ids that their routes name.
     """
 
     def __init__(
@@ -125,14 +125,14 @@ class SqliteDialogStorage:
 
     @property
     def broker_instance(self) -> bytes:
-        """The broker id that its endpoints send under; commits are stale once the database has another."""
+        """The broker id under which the endpoints send; commits are stale once the database has another broker id."""
         return self._broker_instance
 
     def commit(self, changes: BatchChanges, *, lock_timeout: float | None = None) -> None:
-        """Writes the changes of a batch in one transaction, then notifies whom they concern.
+        """Writes the changes of a batch in one transaction, then notifies receivers and waiting threads.
 
-        They are durable after `sync`, which is due before anything is sent that depends on them. Raises `StalePlanError` if what they were
-        planned with has changed. On an error nothing has changed.
+        The changes are durable after `sync`, which must be called before anything is sent that depends on them. Raises
+        `StalePlanError` if the state on which the plan was based has changed. After an error, nothing has changed.
         """
         if changes.is_empty:
             return
@@ -143,7 +143,7 @@ class SqliteDialogStorage:
             self._is_unsynced = True
 
     def sync(self) -> None:
-        """See `DialogStorage`. A receiver of this process that has committed since has synced the log already."""
+        """See `DialogStorage`. If a receiver in this process has committed since, it has already synced the log."""
         if self._is_unsynced:
             self._database.file.sync()
             self._is_unsynced = False
@@ -154,7 +154,7 @@ class SqliteDialogStorage:
             objects = self._database.objects(connection)
             rows = conversation_endpoints.by_sides(connection, keys)
         found = {key: _dialog_endpoint(objects, row) for key, row in rows.items()}
-        # Before the first answer (R8) the id of the route says which copy of the service is meant.
+        # Before the first answer (R8), the broker id of the route selects the copy of the service.
         unbound = [key for key, row in rows.items() if row.is_initiator and row.far_broker_instance is None]
         if unbound and self._route_brokers is not None:
             brokers = self._route_brokers([rows[key] for key in unbound])
@@ -231,7 +231,7 @@ class SqliteDialogStorage:
         return answers
 
     def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:
-        """See `DialogStorage`. The commit decides again, with the objects of its transaction."""
+        """See `DialogStorage`. The commit checks again, with the objects of its transaction."""
         return accept_any_body(self._database.last_objects(), kinds)
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
@@ -250,7 +250,7 @@ class SqliteDialogStorage:
         for key in keys - contracts.keys():
             created = self._admitted.get(key)
             contract = None if created is None else objects.contracts.get(created.service_contract_name)
-            if contract is not None:  # otherwise the endpoint or contract is gone, and the commit reports a stale plan
+            if contract is not None:  # if the endpoint or contract is gone, the commit reports a stale plan
                 contracts[key] = (contract, INITIAL_STATE)
         return refused_messages(objects, messages, contracts)
 
@@ -279,7 +279,7 @@ class SqliteDialogStorage:
 
 
 def _dialog_endpoint(objects: Objects, row: conversation_endpoints.ConversationEndpoint) -> DialogEndpoint:
-    """Converts a row to the endpoint that the protocol works with."""
+    """Converts a row to an endpoint for the protocol."""
     return DialogEndpoint(
         conversation_id=row.conversation_id,
         is_initiator=bool(row.is_initiator),
@@ -302,7 +302,7 @@ def _dialog_endpoint(objects: Objects, row: conversation_endpoints.ConversationE
 
 
 def _messages(found: list[pa.RecordBatch]) -> pa.Table:
-    """Returns messages of the transmission queue as `MESSAGES`; the body of one that was only partly requested is null."""
+    """Returns messages of the transmission queue as `MESSAGES`; the body is null if only a part of it was requested."""
     return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
 
 
@@ -314,7 +314,7 @@ def _range_query(wanted: MessageRange) -> tuple[bytes, bool, int, int, int, int,
 def _first_message_id(key: EndpointKey) -> bytes:
     """Returns the id of an endpoint's first message: a GUID of version 8 derived from the conversation and the side, so that it never changes.
 
-    The ids of further messages differ from it in the last bits.
+    The ids of later messages differ from it in the last bits.
     """
     conversation_id, is_initiator = key
     side = conversation_id + is_initiator.to_bytes()

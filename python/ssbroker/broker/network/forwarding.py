@@ -21,7 +21,7 @@ from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import HOPS_MAX, WIRE, DropReason
 
 ROW_BYTES: Final = 512
-"""The size that a row counts in addition to its values of variable length."""
+"""The fixed size that is counted for each row, in addition to its values of variable length."""
 
 RowKey: TypeAlias = tuple[bytes, bool, int, int, bytes]
 """Identifies a row: conversation, direction, numbers, and the signature of the header."""
@@ -53,7 +53,7 @@ _SECONDS_MAX: Final = 2**31 - 1
 
 
 class ForwardRoute(NamedTuple):
-    """Where rows are forwarded to, as routing decided."""
+    """The destination to which routing forwards rows."""
 
     address: str
     mirror_address: str | None = None
@@ -70,7 +70,7 @@ def values(rows: pa.Table, column: str) -> list[Any]:
 
 
 def rows_by_route(decisions: pa.Table) -> dict[ForwardRoute, Sequence[int]]:
-    """Returns the row numbers of each route of decisions (`schemas.DECISIONS`); `NO_HOP` has those that are not forwarded.
+    """Returns the row numbers of decisions (`schemas.DECISIONS`) by route; `NO_HOP` stands for rows that are not forwarded.
 
     The broker id matters for mirrored routes only; without a mirror, all rows to an address share a route.
     """
@@ -93,13 +93,13 @@ def keys_of(rows: pa.Table) -> list[RowKey]:
 
 
 def sizes_of(rows: pa.Table) -> list[int]:
-    """Returns the bytes that each row of `WIRE` counts against `message_forward_size`."""
+    """Returns the number of bytes that each row of `WIRE` counts towards `message_forward_size`."""
     lengths = (pc.fill_null(pc.binary_length(rows[name]), 0).to_pylist() for name in _VARIABLE_COLUMNS)
     return [ROW_BYTES + sum(each) for each in zip(*lengths, strict=True)]
 
 
 def remaining_hops(rows: pa.Table) -> list[int]:
-    """Returns the hops that are left after this instance, at most `HOPS_MAX`, whatever the peer states; at 0 a row is not forwarded."""
+    """Returns the number of hops left after this instance, at most `HOPS_MAX` whatever the peer states; a row with 0 is not forwarded."""
     return [max(min(hops, HOPS_MAX) - 1, 0) for hops in values(rows, "hops_remaining")]
 
 
@@ -111,10 +111,10 @@ class ForwardedRows:
         rows: Rows of `WIRE` to send.
         keys: The key of each row.
         sizes: The size of each row.
-        since: When they arrived.
-        source_instance_id: The instance that sent them.
-        route: Where they are forwarded to.
-        end: The number of rows that the outbox had accepted including these.
+        since: When the rows arrived.
+        source_instance_id: The instance that sent the rows.
+        route: Where the rows are forwarded.
+        end: The number of rows that the outbox had accepted, including these rows.
     """
 
     rows: pa.Table
@@ -130,7 +130,7 @@ class ForwardedRows:
         return replace(self, route=route)
 
     def select(self, indices: Sequence[int]) -> ForwardedRows:
-        """Returns some of the rows, in the given order, copied so that they do not keep the others in memory."""
+        """Returns copies of some of the rows, in the given order, which do not keep the remaining rows in memory."""
         if len(indices) == len(self.keys):
             return self
         return ForwardedRows(
@@ -143,7 +143,7 @@ class ForwardedRows:
         )
 
     def without(self, indices: Collection[int]) -> ForwardedRows:
-        """Returns the rows except some."""
+        """Returns the rows except those with the given indices."""
         return self.select([each for each in range(len(self.keys)) if each not in indices])
 
     def seconds_in_transit(self, *, now: int) -> list[int]:
@@ -167,12 +167,12 @@ class ForwardedRows:
         return self.since + SECOND * (left or 0)
 
     def with_time_consumed(self, *, now: int) -> pa.Table:
-        """Returns the rows with the time that they have consumed by now."""
+        """Returns the rows with the time that they have been in transit until now."""
         at = WIRE.get_field_index("time_consumed")
         return self.rows.set_column(at, WIRE.field(at), pa.array(self.seconds_in_transit(now=now), pa.int32()))
 
     def view_rows(self, *, now: int) -> Iterator[tuple[Any, ...]]:
-        """Returns their rows of `sys.dm_broker_forwarded_messages`."""
+        """Returns the rows of `sys.dm_broker_forwarded_messages` for these messages."""
         columns = [values(self.rows, name) for name in _EVENT_COLUMNS]
         for *fields, message_id, used in zip(*columns, self.seconds_in_transit(now=now), strict=True):
             yield (*fields[:_NEXT_HOP_INDEX], self.route.address, *fields[_NEXT_HOP_INDEX:], used, message_id)
@@ -218,7 +218,7 @@ REASONS: Final = {
     NO_ROUTE: "it no longer has a route",
     RETURNING: "it would be sent back to the instance that it came from",
 }
-"""Why a row is dropped, by Service Broker's error numbers. Its sender still has it, and sends it again."""
+"""Why a row is dropped, by Service Broker's error number. The sender still has the row, and sends it again."""
 
 
 @dataclass(slots=True)
@@ -227,7 +227,7 @@ class ForwardingCounters:
 
     Attributes:
         messages: Rows forwarded.
-        bytes: Their size.
+        bytes: The size of these rows.
         discarded: Rows dropped.
     """
 
@@ -264,9 +264,9 @@ class ForwardingBuffer:
         return len(self._keys), self._bytes
 
     def admit(self, batch: ForwardedRows, *, now: int, free_space: Callable[[], None]) -> ForwardedRows:
-        """Holds received rows and returns those that are held; the others are dropped, each for the first reason that applies.
+        """Holds received rows, and returns the rows that are held. The remaining rows are dropped, each for the first reason that applies.
 
-        `free_space` is called to drop other rows if these would exceed the limit.
+        `free_space` is called to drop other rows if these rows would exceed the limit.
         """
         dropped_rows: dict[int, int] = dict.fromkeys(batch.expired(now=now), EXPIRED)
         dropped_rows |= {
@@ -290,16 +290,16 @@ class ForwardingBuffer:
         return batch.without(dropped_rows)
 
     def drop(self, batch: ForwardedRows, *, error: int, now: int, why: str = "") -> None:
-        """Drops held rows for a reason of `REASONS`; `why` is appended to it."""
+        """Drops held rows for a reason in `REASONS`, to which `why` is appended."""
         self._release(batch)
         self._discard(batch, dict.fromkeys(range(len(batch.keys)), error), now=now, why=why)
 
     def allow_duplicates(self, batch: ForwardedRows) -> None:
-        """Accepts the same rows again, because the held ones go to a route that is no longer valid."""
+        """Accepts the same rows again, because the held rows go to a route that is no longer valid."""
         self._keys.difference_update(batch.keys)
 
     def drop_expired(self, batches: Iterable[ForwardedRows], *, now: int) -> Iterator[ForwardedRows]:
-        """Drops rows whose time to live has ended; yields the others."""
+        """Drops rows whose time to live has ended; yields the remaining rows."""
         for batch in batches:
             expired = batch.expired(now=now)
             if expired:
@@ -308,7 +308,7 @@ class ForwardingBuffer:
                 yield batch.without(expired)
 
     def sent(self, batch: ForwardedRows, *, next_hop: str, now: int) -> None:
-        """Records that rows were written to their connection, and no longer holds them."""
+        """Records that rows were written to their connection, and stops holding them."""
         self._release(batch)
         self.counters.messages += len(batch.keys)
         self.counters.bytes += sum(batch.sizes)
@@ -338,14 +338,15 @@ class ForwardingBuffer:
 
 @dataclass(slots=True)
 class ForwardingHop:
-    """The state of an address that rows are forwarded to.
+    """The state of an address to which rows are forwarded.
 
     Attributes:
-        waiting: Rows that its outbox has not accepted.
-        in_transit: Rows that its outbox has accepted but not written.
-        is_full: Whether its outbox accepts no rows at present.
-        is_failing: Whether it cannot be reached.
-        instance_id: The instance that answered there. Until one has, nothing is sent there: the rows may have come from it.
+        waiting: Rows that the outbox of the address has not accepted.
+        in_transit: Rows that the outbox has accepted but not written.
+        is_full: Whether the outbox currently accepts no rows.
+        is_failing: Whether the address cannot be reached.
+        instance_id: The instance that answered at the address. Until an instance has answered, no rows are sent: they
+            may have come from this instance.
     """
 
     waiting: deque[ForwardedRows] = field(default_factory=deque)
@@ -356,23 +357,23 @@ class ForwardingHop:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rows are sent there."""
+        """Whether no rows wait for or are in transit to the address."""
         return not self.waiting and not self.in_transit
 
 
 PROGRESS_INTERVAL: Final = SECOND
-"""How often written rows are released if nothing else causes it."""
+"""The interval at which written rows are released if nothing else releases them."""
 KNOWN_HOPS_MAX: Final = 1024
-"""The number of known addresses above which idle ones are forgotten."""
+"""The number of known addresses above which idle addresses are forgotten."""
 
 
 class MessageForwarder:
-    """The rows that an instance holds for others (R43); its views may be read from any thread.
+    """The rows that an instance holds for other instances (R43); its views may be read from any thread.
 
     Args:
         endpoint: Sends the rows.
-        resolve_mirror: Returns which address of a mirrored route is the principal, as `MirroredRoutes.resolve`; None to wait.
-        max_bytes: Returns the bytes that may be held.
+        resolve_mirror: Returns the principal address of a mirrored route, as `MirroredRoutes.resolve` does; None to wait.
+        max_bytes: Returns the maximum number of bytes to hold.
         events: Where forwarded and dropped messages are reported.
         clock: Returns the time in microseconds since 1970.
     """
@@ -439,7 +440,7 @@ class MessageForwarder:
                     self._resolve_mirror(route.address, route.mirror_address, route.broker_instance)
 
     def outbox_full(self, address: str) -> None:
-        """Reports that the outbox of an address is full of this instance's own rows; `outbox_drained` follows."""
+        """Reports that this instance's own rows fill the outbox of an address; a call of `outbox_drained` follows."""
         with self._lock:
             if address in self._hops:
                 self._hops[address].is_full = True
@@ -451,7 +452,7 @@ class MessageForwarder:
             self._drain(address, now=self._clock())
 
     def connected(self, address: str, peer: Peer) -> None:
-        """Reports a connection to an address; rows from its instance are not sent back there. `outbox_drained` follows."""
+        """Reports a connection to an address; rows from the connected instance are not sent back to it. A call of `outbox_drained` follows."""
         now = self._clock()
         with self._emitting():
             hop = self._hops[address]
@@ -465,9 +466,9 @@ class MessageForwarder:
             self._drain(address, now=now)
 
     def connection_failed(self, address: str, why: str) -> None:
-        """Drops the rows in the outbox of an address, or those that wait for its first connection: their senders still have them.
+        """Drops the rows in the outbox of an address, or the rows that wait for its first connection; their senders still have them.
 
-        Rows that the outbox had not accepted wait until it is dialled again.
+        Rows that the outbox had not accepted wait until the address is dialled again.
         """
         now = self._clock()
         with self._emitting():
@@ -476,10 +477,10 @@ class MessageForwarder:
             while lost:
                 self._buffer.drop(lost.popleft(), error=UNREACHABLE, now=now, why=f": {why}")
             hop.is_failing, hop.is_full = True, False
-            self._drain(address, now=now)  # so that its outbox reports when it accepts rows again
+            self._drain(address, now=now)  # so that the outbox reports when it accepts rows again
 
     def mirrors_changed(self) -> None:
-        """Chooses the address of mirrored routes again, for rows that no outbox has accepted (R53)."""
+        """Chooses the addresses of mirrored routes again, for rows that no outbox has accepted (R53)."""
         with self._emitting():
             held: list[ForwardedRows] = []
             for hop in self._hops.values():
@@ -491,9 +492,10 @@ class MessageForwarder:
                 self._enqueue(batch, now=self._clock())
 
     def reroute(self, route: Callable[[pa.Table], pa.Table]) -> None:
-        """Routes rows again after a change of the catalog; those without a route are dropped.
+        """Routes rows again after a change of the catalog; rows without a route are dropped.
 
-        Rows that an outbox has accepted are not moved. If their route changed, the same rows are accepted again: they are not duplicates there.
+        Rows that an outbox has accepted are not moved. If their route has changed, the same rows are accepted again:
+        they are not duplicates on the new route.
         """
         now = self._clock()
         with self._emitting():
@@ -515,7 +517,7 @@ class MessageForwarder:
                     self._buffer.allow_duplicates(batch)
 
     def run_due(self, *, now: int) -> int | None:
-        """Drops expired rows and releases written ones; returns when to call it again, None if nothing is held."""
+        """Drops expired rows, and releases written rows; returns when to call it again, or None if no rows are held."""
         with self._emitting():
             self._release()
             if self._next_expiry is not None and self._next_expiry <= now:
@@ -564,12 +566,12 @@ class MessageForwarder:
                 batch.end, _ = self._endpoint.progress(address)
                 if batch.end > before:
                     hop.in_transit.append(batch)
-                else:  # its outbox was full, or the wait after a failed dial has not ended
+                else:  # the outbox was full, or the wait after a failed dial has not ended
                     hop.is_full = True
                     hop.waiting.appendleft(batch)
 
     def _drop_expired(self, *, now: int) -> None:
-        """Drops expired rows, and computes when the next ones expire."""
+        """Drops expired rows, and computes when the next rows expire."""
         self._awaiting_mirror = [*self._buffer.drop_expired(self._awaiting_mirror, now=now)]
         for hop in self._hops.values():
             hop.waiting = deque(self._buffer.drop_expired(hop.waiting, now=now))
@@ -577,7 +579,7 @@ class MessageForwarder:
         self._next_expiry = min((batch.deadline() for batch in held), default=None)
 
     def _free_space(self, *, now: int) -> None:
-        """Drops the rows that wait for unreachable addresses, so that they do not block others."""
+        """Drops the rows that wait for unreachable addresses, so that they do not block other rows."""
         stuck, self._awaiting_mirror = self._awaiting_mirror, []
         for hop in self._hops.values():
             if hop.is_failing:
@@ -595,14 +597,14 @@ class MessageForwarder:
                     self._buffer.sent(hop.in_transit.popleft(), next_hop=address, now=self._clock())
 
     def _forget_idle(self) -> None:
-        """Forgets idle addresses: they may come from service names (R23), so from any peer."""
+        """Forgets idle addresses: they may come from service names (R23), and so from any peer."""
         if len(self._hops) > KNOWN_HOPS_MAX:
             for address in [address for address, hop in self._hops.items() if hop.is_idle]:
                 del self._hops[address]
 
     @contextmanager
     def _emitting(self) -> Iterator[None]:
-        """Changes the held rows under the lock, and emits the events after it, because subscribers may read the view."""
+        """Changes the held rows under the lock, and emits the events after releasing it, because subscribers may read the view."""
         with self._lock:
             yield
             events = self._buffer.take_events()

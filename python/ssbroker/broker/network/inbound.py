@@ -1,4 +1,4 @@
-"""Writes received rows to the databases: `InboundRouter` assigns them, `FirstRowCheck` checks the first of each direction, and `InboundProcessor` drives both."""
+"""Writes received rows to the databases: `InboundRouter` assigns rows, `FirstRowCheck` checks first rows, and `InboundProcessor` drives both."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _DROP_EXPLANATIONS: Final = {
     "sender_disabled": (9791, "the broker of msdb is disabled"),
     "service_not_found": (11210, "no enabled database has it"),
 }
-"""Service Broker's error number and its explanation for each `reason` to drop a received row (R26)."""
+"""Service Broker's error number and an explanation, for each `reason` to drop a received row (R26)."""
 _REQUEST_STEP: Final = 4
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
@@ -60,7 +60,7 @@ class InboundRows:
         dialogs: The dialogs of the database.
         rows: The rows (`wire.frames.WIRE`).
         keys: The receiving endpoint of each row.
-        new: The endpoints among them that do not exist yet.
+        new: The endpoints in `keys` that do not exist yet.
     """
 
     dialogs: DatabaseDialogs
@@ -89,7 +89,7 @@ class InboundRouter:
         self._limiter: Final = RateLimiter(burst=REQUESTS_BURST, per_second=REQUESTS_PER_SECOND)
 
     def route(self, peer: Peer, rows: pa.Table) -> list[InboundRows]:
-        """Returns the rows for databases of this instance; forwards, or drops and reports, the others."""
+        """Returns the rows for databases of this instance; forwards all other rows, or drops and reports them."""
         keys = list(receiver_keys(rows))
         endpoints = dict(zip(keys, column_values(rows["to_broker_instance"]), strict=True))
         owners = self._owners(endpoints)
@@ -99,9 +99,9 @@ class InboundRouter:
         return list(_split(rows, keys, owners, new))
 
     def are_for_loaded_dialogs(self, rows: pa.Table) -> bool:
-        """Whether rows are messages for endpoints in memory and bring no keys; a file is read for them only if they name another broker id.
+        """Whether rows are messages for endpoints in memory and contain no keys; a file is read only for rows that name another broker id.
 
-        A row that only acknowledges may remove many messages from the transmission queue, and nobody waits for that.
+        False for a row that only acknowledges: it may remove many messages from the transmission queue, and no receiver waits for it.
         """
         if rows["key_exchange"].null_count < rows.num_rows or False in rows["is_sequenced"].to_pylist():
             return False
@@ -110,7 +110,7 @@ class InboundRouter:
 
     def decisions(self, rows: pa.Table) -> pa.Table:
         """Routes rows received from outside; returns one row of `schemas.DECISIONS` for each."""
-        # One chunk: rows that were received one by one would be routed one by one.
+        # Combined into one chunk, because rows that were received one by one would otherwise be routed one by one.
         return self._background.catalog.router().route(
             _conversations(rows).combine_chunks(), now=self._instance.clock()
         )
@@ -118,7 +118,7 @@ class InboundRouter:
     def _owners(self, endpoints: Mapping[EndpointKey, bytes | None]) -> dict[EndpointKey, DatabaseDialogs]:
         """Finds the databases that hold endpoints.
 
-        A row that names another broker id than the endpoint's database belongs to a copy of that database, perhaps elsewhere.
+        A row that names a broker id other than that of the endpoint's database belongs to a copy of the database, perhaps in another instance.
         """
         owners: dict[EndpointKey, DatabaseDialogs] = {}
         all_dialogs = self._dialogs.all()
@@ -144,7 +144,7 @@ class InboundRouter:
         new: set[EndpointKey],
         owners: dict[EndpointKey, DatabaseDialogs],
     ) -> None:
-        """Routes rows without an endpoint here: with the routes of msdb, or to the database that a reply names."""
+        """Routes rows that have no endpoint here: with the routes of msdb, or to the database that a reply names."""
         positions = [position for position, key in enumerate(keys) if key in new]
         unrouted = rows if len(positions) == len(keys) else rows.take(pa.array(positions, pa.int64()))
         decisions = self.decisions(unrouted)
@@ -198,7 +198,8 @@ class InboundRouter:
             for number in numbers
             if decisions["reason"][number].as_py() == "route_requested"
         }
-        # If another database has already requested the route, routing skipped that step; its answer creates no route in msdb (R1).
+        # If another database has already requested the route, routing skipped that step, but the answer creates no
+        # route in msdb (R1).
         routing = self._background.dynamic_routing
         is_asking = routing.has_configuration_service(self._instance.msdb, now=now)
         pending = frozenset(self._background.catalog.catalog().pending_requests if is_asking else ())
@@ -282,7 +283,7 @@ _COLUMNS: Final = (
 
 
 class FirstRowCheck:
-    """Checks the first rows of each direction of a dialog: their keys, and who may send."""
+    """Checks the first rows of each direction of a dialog: their keys, and whether the sender may send."""
 
     def __init__(self, keys: DialogKeys, router: InboundRouter) -> None:
         self._keys: Final = keys
@@ -293,7 +294,7 @@ class FirstRowCheck:
         self._keys.start_round()
 
     def check(self, peer: Peer, part: InboundRows) -> tuple[pa.Table, SessionKeys]:
-        """Drops the rows of directions whose keys or sender were refused; returns the others, and the session keys that came with them."""
+        """Drops the rows of directions whose keys or sender were refused; returns the remaining rows, and the session keys that they contained."""
         rows = part.rows
         directions, established = self._directions_to_check(part)
         if not directions and not established:
@@ -315,7 +316,7 @@ class FirstRowCheck:
         return rows, keys
 
     def _update_certificates(self, peer: Peer, part: InboundRows, taken: Mapping[DialogEndpoint, int]) -> None:
-        """Notes new certificates of the senders of established conversations."""
+        """Records new certificates of the senders of established conversations."""
         dialogs = part.dialogs
         first_rows = _first_rows(peer, part.rows, {endpoint.key: position for endpoint, position in taken.items()})
         renewed = [
@@ -328,7 +329,7 @@ class FirstRowCheck:
 
     @staticmethod
     def _directions_to_check(part: InboundRows) -> tuple[dict[EndpointKey, int], dict[DialogEndpoint, int]]:
-        """Returns the directions to check, and the established targets that sent a blob; each with a row, one with a blob if there is any."""
+        """Returns the directions to check, and the established targets that sent a blob, each with one of its rows (if possible, with a blob)."""
         directions: dict[EndpointKey, int] = {}
         if part.new:
             for position, key in enumerate(part.keys):
@@ -372,9 +373,9 @@ def _first_rows(peer: Peer, rows: pa.Table, positions: Mapping[EndpointKey, int]
 
 
 ATTEMPTS_MAX: Final = 10
-"""How often a batch is planned again at most when other writers change its endpoints meanwhile."""
+"""The maximum number of times that a batch is planned again because other writers have changed its endpoints."""
 FAILED_ROWS_MAX: Final = 16
-"""How many failing rows are isolated in one batch at most."""
+"""The maximum number of failing rows that are isolated in one batch."""
 _UNEXPECTED_ERROR: Final = 9736
 
 
@@ -399,7 +400,7 @@ class InboundProcessor:
     def process(
         self, batches: Sequence[Batch], *, now: int, lock_timeout: float = EXCHANGE_LOCK_TIMEOUT
     ) -> list[Batch]:
-        """Processes batches; returns those that could not be written because the database was locked for `lock_timeout` seconds.
+        """Processes batches; returns the batches that could not be written because the database was locked for `lock_timeout` seconds.
 
         Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the
         failing row is alone, so that one invalid row cannot block all others.
@@ -421,7 +422,7 @@ class InboundProcessor:
     def _route_and_write(
         self, peer: Peer, rows: pa.Table, now: int, lock_timeout: float, deferred: list[Batch]
     ) -> list[tuple[pa.Table, Exception]]:
-        """Processes rows; returns those that failed unexpectedly."""
+        """Processes rows; returns the rows that failed unexpectedly."""
         try:
             parts = self._router.route(peer, rows)
         except StorageError as error:
@@ -494,7 +495,7 @@ class InboundProcessor:
 
 
 def _join_batches(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Joins consecutive batches of one principal, to write them in one transaction."""
+    """Joins consecutive batches from one principal, to write them in one transaction."""
     for _, group in groupby(batches, key=lambda batch: (batch[0].principal, batch[0].address)):
         peers, tables = zip(*group, strict=True)
         yield peers[-1], concatenated(tables)

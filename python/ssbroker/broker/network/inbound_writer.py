@@ -1,4 +1,4 @@
-"""Writes what a batch of inbound fragments changes, unless the plan for it is stale."""
+"""Writes the changes of a batch of inbound fragments, unless the plan is stale."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ _FLAGS: Final = ("is_end_of_dialog", "is_conversation_error")
 
 
 class StalePlanError(Exception):
-    """What a batch was planned with has changed, and nothing was written: the batch is to be routed and received again.
+    """The state on which the plan of a batch was based has changed. Nothing was written; route and receive the batch again.
 
     Attributes:
         keys: The endpoints that have changed.
-        is_database_changed: Whether the database itself has changed (disabled, a mirror, another broker id): its dialogs are to be created again.
+        is_database_changed: Whether the database itself has changed (disabled, a mirror, another broker id), so that
+            its dialogs must be created again.
     """
 
     def __init__(self, keys: tuple[EndpointKey, ...] = (), *, is_database_changed: bool = False) -> None:
@@ -88,7 +89,7 @@ class InboundWriter:
             raise StalePlanError(wrong)
 
     def _is_as_planned(self, key: EndpointKey) -> bool:
-        """Whether an endpoint is unchanged in what the planned changes depend on."""
+        """Whether the properties of an endpoint on which the planned changes depend are unchanged."""
         row = self._rows.get(key)
         if (row is None) != (key in self._created):
             return False
@@ -169,7 +170,7 @@ class InboundWriter:
             fragments.remove_below(connection, received.items())
 
     def _acknowledge(self) -> None:
-        """Removes acknowledged messages; endpoints that wait for this to be bound or to close are handled one by one."""
+        """Removes acknowledged messages; handles endpoints one by one that this binds or closes."""
         simple: list[tuple[int, int]] = []
         for key, acked in self._changes.acknowledged.items():
             row = self._rows[key]
@@ -201,12 +202,12 @@ class InboundWriter:
                 end_after_data_loss(self._work, row)
         for key, why in changes.refusals.items():
             row = self._reread(key)
-            # An application that has received the end needs no error.
+            # An application that has received the EndDialog message needs no error.
             if row is not None and row.state not in ENDED_STATES:
                 EndpointArrival(self._work, row, queue_of(self._work, row)).refuse(why)
 
     def _reread(self, key: EndpointKey) -> ConversationEndpoint | None:
-        """Returns an endpoint as changed so far; None if it was removed."""
+        """Returns an endpoint with the changes so far; None if it was removed."""
         return conversation_endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
 
 
@@ -217,11 +218,11 @@ class _Arrival:
     runs: list[PlacedRun]
     begins_with_error: bool = False
     has_system_messages: bool = False
-    """Whether one of them is an Error or EndDialog message."""
+    """Whether one of the messages is an Error or EndDialog message."""
 
 
 def _arrivals(changes: BatchChanges) -> dict[EndpointKey, _Arrival]:
-    """Returns the messages of a batch by endpoint: first the runs that the batch names, then the remaining rows, joined to runs."""
+    """Returns the messages of a batch by endpoint: first the runs that the batch lists, then the remaining rows, joined into runs."""
     found: dict[EndpointKey, _Arrival] = {}
     start = 0
     for key, first, rows, name in changes.runs:
@@ -255,13 +256,14 @@ def _messages(table: pa.Table, arrivals: Mapping[EndpointKey, _Arrival]) -> dict
     chosen = table.take(pa.array(rows, pa.int64()))
     columns: list[list[Any]] = [column_values(chosen[name]) for name in (*_HEADER, "message_body")]
     for conversation_id, side, number, name, body in zip(*columns, strict=True):
-        # The names agree with the flags: others have been refused, unless this endpoint has ended and drops messages.
+        # The names agree with the flags: other messages have been refused, unless this endpoint has ended and drops
+        # messages.
         found[conversation_id, not side].append(DialogMessage(number, name, body or None))
     return found
 
 
 def _stored(changes: BatchChanges) -> Iterator[tuple[EndpointKey, tuple[Any, ...], bytes]]:
-    """Returns key, columns and body of each fragment to store."""
+    """Yields the key, columns and body of each fragment to store."""
     if not changes.stored.num_rows:
         return
     columns: list[list[Any]] = [column_values(column) for column in changes.stored.columns]

@@ -25,20 +25,20 @@ Batch: TypeAlias = "tuple[Peer, pa.Table]"
 """Rows of `wire.frames.WIRE`, and the peer that sent them."""
 
 ROWS_MAX: Final = 4096
-"""The rows that one turn processes, in whole batches; with that many waiting, connections are not read."""
+"""The number of rows that one turn processes, in whole batches; while this many rows wait, connections are not read."""
 BYTES_MAX: Final = 8 << 20
 """The same limit in bytes."""
 _RESUME_SHARE: Final = 0.5
-"""Connections are read again when the inbox has shrunk to this share of the limits."""
+"""Reading from connections resumes when the inbox has shrunk to this share of the limits."""
 
 HELD_BYTES_MAX: Final = 32 << 20
 """The maximum size of the rows that are held until their messages are complete; longer messages are not held."""
 HELD_PAUSE: Final = SECOND // 20
-"""Rows are released if no other fragment of their message arrives for this time: the sender may wait for an acknowledgement."""
+"""Rows are released if no other fragment of their message arrives within this time: the sender may be waiting for an acknowledgement."""
 HELD_TIME: Final = SECOND
-"""The maximum time for which rows are held; the sender's timer of 4 s (P17) is running."""
+"""The maximum time for which rows are held, because the sender's timer of 4 s (P17) is running."""
 _SPLIT_BYTES_MIN: Final = 64 << 10
-"""While nothing is held, smaller batches do not begin a large message."""
+"""While no rows are held, a batch smaller than this is not treated as the beginning of a large message."""
 _RELEASED_MAX: Final = 1_000
 _FRAGMENT_COLUMNS: Final = (
     "conversation_id",
@@ -55,12 +55,12 @@ class _HeldRows:
 
     Attributes:
         batches: The rows, in order.
-        bytes: Their size; a part of a batch counts as the whole batch, which it keeps in memory.
+        bytes: The size of the rows. A part of a batch counts as the whole batch, because it keeps the batch in memory.
         sequence: The sequence number of the message.
-        count: How many fragments it has.
+        count: The number of fragments of the message.
         fragments: The fragment numbers of the message that have arrived.
-        since: When the first of them arrived.
-        last: When the last of them arrived.
+        since: When the first fragment arrived.
+        last: When the last fragment arrived.
     """
 
     sequence: int
@@ -73,15 +73,16 @@ class _HeldRows:
 
     @property
     def due(self) -> int:
-        """When they are released, complete or not."""
+        """When the rows are released, even if the message is incomplete."""
         return min(self.last + HELD_PAUSE, self.since + HELD_TIME)
 
 
 class LargeMessageBuffer:
     """Holds the fragments of large messages until all have arrived, so that a message is written once and acknowledged as a whole.
 
-    Messages of the same dialog that follow are held with them. It does not hold messages longer than `HELD_BYTES_MAX`, the rest of a message of
-    which a part was released, rows without a sequence number, and messages that name no broker id, whose senders wait for an acknowledgement (R8).
+    Later messages of the same dialog are also held. The buffer does not hold messages larger than `HELD_BYTES_MAX`, the
+    rest of a message of which a part was released, rows without a sequence number, and messages that name no broker id,
+    because their senders wait for an acknowledgement (R8).
     """
 
     def __init__(self) -> None:
@@ -95,7 +96,7 @@ class LargeMessageBuffer:
         return min((held.due for held in self._held.values()), default=None)
 
     def put(self, peer: Peer, rows: pa.Table, size: int, *, now: int) -> list[Batch]:
-        """Adds rows of a total size; returns the rows that are not held, in the order of each dialog."""
+        """Adds rows, whose total size is `size`; returns the rows that are not held, keeping the order within each dialog."""
         if not self._held and (size < _SPLIT_BYTES_MIN or pc.max(rows["fragment_count"]).as_py() == 1):
             return [(peer, rows)]
         free: list[Batch] = []
@@ -164,7 +165,7 @@ class LargeMessageBuffer:
         return [(held.batches[0][0], whole)]
 
     def _release_incomplete(self, key: tuple[uuid.UUID, EndpointKey]) -> list[Batch]:
-        """Releases the rows of an incomplete message; the rest of it will not be held."""
+        """Releases the rows of an incomplete message; later rows of the message will not be held."""
         self._released[key] = self._held[key].sequence
         self._released.move_to_end(key)
         if len(self._released) > _RELEASED_MAX:
@@ -173,11 +174,11 @@ class LargeMessageBuffer:
 
 
 class Inbox:
-    """Received batches in order; the endpoint's thread and the exchange's add them, the exchange's takes them.
+    """Received batches in order. The endpoint's thread and the exchange's thread add batches; the exchange's thread takes them.
 
-    Apart from the parts of large messages, it holds about what one turn processes: the longer rows wait, the more of them the sender retransmits
-    needlessly (P17). `pause` stops reading from connections, and `resume` continues. `clock` returns microseconds. With `holds_large_messages`,
-    `release_due` has to be called in time.
+    Apart from the parts of large messages, the inbox holds about as much as one turn processes: the longer rows wait,
+    the more of them the sender retransmits needlessly (P17). `pause` stops reading from connections, and `resume`
+    continues reading. `clock` returns microseconds. With `holds_large_messages`, call `release_due` in time.
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class Inbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to take now."""
+        """Whether there are currently no batches to take."""
         return not self._batches
 
     @property
@@ -214,7 +215,7 @@ class Inbox:
             return self._large.next_due is not None
 
     def put(self, peer: Peer, rows: pa.Table) -> bool:
-        """Adds a batch; returns whether there is something to do for the other thread: rows to take, or a new time for `release_due`."""
+        """Adds a batch; returns whether the exchange's thread has something to do: rows to take, or a new time for `release_due`."""
         size = size_of(rows)
         with self._guard:
             is_due_known = self._large.next_due is not None
@@ -227,7 +228,7 @@ class Inbox:
             return bool(free) or not is_due_known
 
     def release_due(self, now: int) -> int | None:
-        """Makes the parts of large messages available that are due; returns when the next are, on the clock of `now`."""
+        """Makes the parts of large messages available that are due; returns the time at which the next parts are due, on the clock of `now`."""
         with self._guard:
             own_now = self._clock()
             for batch in self._large.take_due(own_now):
@@ -242,7 +243,7 @@ class Inbox:
                 self._append(batch, size_of(batch[1]))
 
     def take(self) -> list[Batch]:
-        """Removes the batches for one turn: at least one, if any waits."""
+        """Removes and returns the batches for one turn: at least one batch if any waits."""
         taken: list[Batch] = []
         rows = size = 0
         with self._guard:

@@ -55,11 +55,11 @@ class ServeOptions:
         limits: The timeouts and size limits of connections.
         settings: The settings of the dialog protocol; `max_fragment_bytes` must be between 2,048, so that peers can receive the largest
             message, and 1,048,576, the largest that fits a frame.
-        close_timeout: The maximum time in seconds for `close` to write what is queued.
+        close_timeout: The maximum number of seconds that `close` waits for queued messages to be sent.
 
     Raises:
         OptionError: An option has an invalid value.
-        InvalidAddressError: One of `addresses` is not a valid address.
+        InvalidAddressError: `addresses` contains an invalid address.
 
     Examples:
         >>> ServeOptions()
@@ -193,7 +193,7 @@ class Server:
             The server itself.
 
         Raises:
-            StorageError: Another process serves the instance, or this process was forked from one that has it open.
+            StorageError: Another process serves the instance, or this process was forked from a process that has the instance open.
             EndpointError: The server cannot listen on the address or port.
             ProtocolError: The server was already started. It can be started only once, even if it was closed or failed to listen.
         """
@@ -224,11 +224,11 @@ class Server:
     def reload_certificates(self) -> bool:
         """Reads the certificates and keys from their files again.
 
-        New connections use them; existing connections are not affected. The server also does this by itself when a file changes, unless the instance
-        was opened with `background=False`.
+        New connections use the new files; existing connections are not affected. The server also reads the files again
+        when one changes, unless the instance was opened with `background=False`.
 
         Returns:
-            True if they were read; False without TLS.
+            True if the files were read; False without TLS.
 
         Raises:
             InputError: A file cannot be read, or is invalid. The previous certificates and keys remain in use.
@@ -250,7 +250,7 @@ class Server:
         background.routes.tie_break = "round_robin"
         background.delivery.transport = self.exchange
         for database in instance.databases:
-            background.changed(database)  # send what waited for an endpoint
+            background.changed(database)  # send the messages that waited for an endpoint
         on_write = (lambda: None) if self.credentials is None else self.credentials.reload_if_changed
         self._status_file = StatusFile(
             instance,
@@ -266,19 +266,19 @@ class Server:
         self._wake()
 
     def close(self) -> None:
-        """Stops serving: stores and acknowledges what was received, sends what is queued, and closes the connections.
+        """Stops serving: stores and acknowledges received messages, sends queued messages, and closes the connections.
 
         Sending takes at most `close_timeout` seconds. In a signal handler or a subscriber that runs during a call of the broker, each wait
         for another thread takes at most a second. Closing a server that is not open does nothing.
         """
-        # A forked child has closed its copies already; the parent continues to serve.
+        # A forked child has already closed its copies; the parent continues to serve.
         if not self._is_open or self._instance.databases_list.is_inherited:
             return
         self._is_open = False
         background = self._background
         background.delivery.transport = None
         background.routes.tie_break = "hash"
-        with ExitStack() as stack:  # an error in a step, such as a missing file, does not prevent the others
+        with ExitStack() as stack:  # an error in one step, such as a missing file, does not prevent the other steps
             stack.callback(self._lock.release)
             stack.callback(self._on_change, None)
             stack.callback(background.catalog.add_addresses, None)
@@ -317,7 +317,7 @@ class Server:
             self._commits.join(wait_limit())
 
     def _follow_announcements(self) -> None:
-        """Has messages sent at once that other processes commit, and their changes of objects followed."""
+        """Ensures that messages which other processes commit are sent at once, and that their changes of objects are noticed."""
         signals = self._commit_signals
         seen = signals.count(TRANSMISSIONS_CHANNEL)
         self._wake()
@@ -355,7 +355,7 @@ class Server:
 
 
 def _addresses(host: str, port: int) -> list[str]:
-    """Returns the addresses of a listener, the one to give to peers first."""
+    """Returns the addresses of a listener; the first is the address to give to peers."""
     ip = ip_of(host)
     if ip is None:
         hosts = [host]

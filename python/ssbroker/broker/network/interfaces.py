@@ -21,11 +21,11 @@ class Peer:
     """Another instance, as seen over one connection.
 
     Attributes:
-        instance_id: The instance id that it states.
-        name: The name that it states.
-        principal: The principal that its certificate proves; None if connections are not encrypted.
+        instance_id: The instance id that the peer states.
+        name: The name that the peer states.
+        principal: The principal that the peer's certificate proves; None if connections are not encrypted.
         address: The address that was dialled or that the connection came from: `TCP://host:port`.
-        connection_id: The connection.
+        connection_id: The id of the connection.
         is_accept: Whether the peer dialled this instance.
     """
 
@@ -38,15 +38,15 @@ class Peer:
 
     @property
     def label(self) -> str:
-        """The name that it states, and the one that its certificate proves, for messages."""
+        """The name that the peer states, and the principal that its certificate proves, for messages."""
         return self.name if self.principal is None else f"{self.name}, authenticated as {self.principal}"
 
 
 class EndpointListener(Protocol):
     """Receives the events of connections.
 
-    All methods run in the endpoint's thread, except `outbox_drained`, which may run in any. They must not raise, nor wait for more than the
-    commit of a few rows.
+    All methods run in the endpoint's thread, except `outbox_drained`, which may run in any thread. They must not raise
+    exceptions, nor wait for longer than the commit of a few rows takes.
     """
 
     def rows_received(self, peer: Peer, rows: pa.Table) -> None:
@@ -59,7 +59,7 @@ class EndpointListener(Protocol):
         """Reports that a dial failed or the last connection to an address broke; rows not yet written to it are lost."""
 
     def connected(self, address: str, peer: Peer) -> None:
-        """Reports that a dialled address has answered, or that its instance has dialled this one."""
+        """Reports that a dialled address has answered, or that the instance at the address has dialled this instance."""
 
     def own_address_reached(self, address: str) -> None:
         """Reports that a dialled address belongs to this instance (R41); nothing more is sent there."""
@@ -75,20 +75,20 @@ class EndpointListener(Protocol):
 
 
 class NetworkEndpoint(Protocol):
-    """Connections to other instances, by address. All methods may be called from any thread; none waits for a peer."""
+    """Connections to other instances, by address. All methods may be called from any thread; no method waits for a peer."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it listens."""
+        """Whether the endpoint is listening."""
 
     def start(self) -> tuple[str, int]:
         """Starts to listen.
 
         Returns:
-            The host and port that it listens on.
+            The host and port on which the endpoint listens.
 
         Raises:
-            EndpointError: It cannot listen there.
+            EndpointError: The endpoint cannot listen on the host and port.
         """
 
     def send(self, address: str, rows: pa.Table) -> int:
@@ -99,24 +99,25 @@ class NetworkEndpoint(Protocol):
             rows: The rows.
 
         Returns:
-            The bytes that the outbox of the address still accepts. At 0 or less, send nothing more there until `outbox_drained` is
-            called. If it was 0 or less before the call, or the wait after a failed dial has not ended, the rows are not accepted.
+            The bytes that the outbox of the address still accepts. If the result is 0 or less, send no more rows to the
+            address until `outbox_drained` is called. If it was already 0 or less, or the wait after a failed dial has
+            not ended, the rows are not accepted.
         """
 
     def dial(self, address: str) -> None:
         """Connects to an address unless it is connected; `connected`, `connection_failed` or `own_address_reached` follows."""
 
     def progress(self, address: str) -> tuple[int, int]:
-        """Returns how many rows `send` has accepted for an address, and how many of them, counted from the first, were written or lost.
+        """Returns how many rows `send` has accepted for an address, and how many of these, counted from the first, were written or lost.
 
-        Both numbers only grow. If the address was forgotten after a time without rows, both are higher than before.
+        Both numbers only increase. If the address was forgotten after a time without rows, both are higher than before.
         """
 
     def refusal_reason(self, address: str) -> str | None:
-        """Returns why nothing new may be sent to an address that other instances have chosen; None if it may."""
+        """Returns why no new rows may be sent to an address that other instances have chosen; None if they may."""
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
-        """Sets the normalized addresses that routes name; all others were learned from peers (R23)."""
+        """Sets the normalized addresses that routes name; all other addresses were learned from peers (R23)."""
 
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """Asks an address for the mirroring role of a database; `role_received` or `connection_failed` follows."""
@@ -124,7 +125,8 @@ class NetworkEndpoint(Protocol):
     def report_drops(self, instance_id: bytes, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """Tells a connected instance why rows of its endpoints are not acknowledged.
 
-        Reasons are best effort: they are lost if it is not connected or many are waiting. Its next retransmission causes them again.
+        Reasons are sent with best effort: they are lost if the instance is not connected, or if many reasons are
+        waiting. The next retransmission produces them again.
         """
 
     def pause(self) -> None:
@@ -139,7 +141,7 @@ class NetworkEndpoint(Protocol):
 
     @property
     def pending(self) -> tuple[int, int]:
-        """The number of rows that wait or are being written, and the bytes of those that wait."""
+        """The number of rows that wait or are being written, and the size in bytes of the waiting rows."""
 
     @property
     def refusals(self) -> int:
@@ -153,8 +155,8 @@ class NetworkEndpoint(Protocol):
         """Returns the rows of `sys.dm_broker_connections`."""
 
     def close(self, timeout: float) -> None:
-        """Accepts nothing more, writes what is queued, sends GOODBYE and ends its thread.
+        """Stops accepting rows, writes queued rows, sends GOODBYE, and ends the endpoint's thread.
 
         Args:
-            timeout: Seconds after which connections are cut.
+            timeout: Seconds after which connections are closed without GOODBYE.
         """

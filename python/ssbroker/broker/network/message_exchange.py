@@ -43,24 +43,24 @@ if TYPE_CHECKING:
 
 FLUSH_INTERVAL: Final = 10 * SECOND
 POLL_PAUSE_FACTOR: Final = 20
-"""The pause between two polls is at least this many times as long as a poll; after an announcement, as long as one."""
+"""The pause between two polls is at least this many times as long as a poll takes; after an announcement, it is as long as one poll."""
 OWN_ADDRESSES_MAX: Final = 100
-"""How many of its own addresses the instance learns by dialling them; peers can choose such addresses, too."""
+"""The number of its own addresses that the instance learns by dialling them; peers can choose such addresses too."""
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
-"""When a batch that hit a locked database is tried again."""
+"""The interval after which a batch is tried again that a locked database has delayed."""
 
 RECEIVE_NOW_ROWS_MAX: Final = 16
 """The maximum number of rows that are written in the thread that receives them."""
 RECEIVE_NOW_BYTES_MAX: Final = 64 << 10
 """The same limit in bytes."""
 YIELD_SECONDS: Final = 20e-6
-"""How long a turn pauses after it has written 1 to `RECEIVE_NOW_ROWS_MAX` rows: the application's receiver that it has woken needs the interpreter
-lock, which it would otherwise get only at the end of the turn."""
+"""How long a turn pauses after it has written 1 to `RECEIVE_NOW_ROWS_MAX` rows. The receiver that it has woken needs
+the interpreter lock, which it would otherwise get only at the end of the turn."""
 SEND_NOW_MESSAGES_MAX: Final = 16
-"""The maximum number of messages that a thread sends itself after it has committed them, if their number times the mean size of the rows that
-were sent last is at most `SEND_NOW_BYTES_MAX`. The next turn sends others."""
+"""The maximum number of messages that a thread sends itself after it has committed them. Their number times the mean
+size of the rows that were sent last must also be at most `SEND_NOW_BYTES_MAX`. Otherwise, the next turn sends them."""
 WAITING_DROPS_MAX: Final = 64
-"""How many frames with reasons for dropped rows may wait."""
+"""The maximum number of waiting frames with reasons for dropped rows."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 Result = TypeVar("Result")
 
@@ -69,22 +69,22 @@ class Wake(Protocol):
     """Schedules a call of `MessageExchange.turn`."""
 
     def __call__(self, at: int | None = None, /) -> None:
-        """Schedules it for a time, in microseconds since 1970, or earlier; None means immediately."""
+        """Schedules the call for a time, in microseconds since 1970, or earlier; None means immediately."""
 
 
 class MessageExchange:
     """Exchanges messages between the databases of a serving instance and its connections.
 
     `send_waiting`, `send_more`, `finish`, `close` and the methods of `EndpointListener` may be called from any thread; the rest belongs to the
-    exchange's thread, which calls `turn`. The listener's methods leave to it whatever uses the dialogs, except the rows that they receive.
+    exchange's thread, which calls `turn`. The listener's methods leave all work on dialogs to this thread, except the writing of received rows.
 
     Args:
         instance: The instance.
-        background: Its background work.
+        background: The background work of the instance.
         new_network_endpoint: Creates the network endpoint for a listener.
         settings: The settings of the protocol.
         keys: Agrees on the session keys of dialogs.
-        forwarding_limit: Returns the maximum size of held messages of other instances, in bytes.
+        forwarding_limit: Returns the maximum size, in bytes, of messages that are held for other instances.
         wake: Schedules a turn.
 
     Attributes:
@@ -160,7 +160,7 @@ class MessageExchange:
             self.endpoint,
             self._dialogs,
             closed=closed,
-            # Forwarding stops, so that this instance's own messages get the space.
+            # Stops forwarding to the address, so that this instance's own messages get the space.
             on_full=self.forwarding.outbox_full,
             loop_back=partial(self._inbox.put, this_instance),
         )
@@ -172,7 +172,7 @@ class MessageExchange:
         return blocked
 
     def send_more(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> list[int]:
-        """See `broker.delivery.Transport`. Sends a few messages in the thread of the caller; if there are more, or the exchange is busy, the next turn sends them."""
+        """See `broker.delivery.Transport`. Sends a few messages in the caller's thread; leaves the rest to the next turn, also if the exchange is busy."""
         needs_turn = True
         try:
             others = self._in_transit.add_more(database.database_id, endpoint_ids)
@@ -187,7 +187,7 @@ class MessageExchange:
         return others
 
     def rows_received(self, peer: Peer, rows: pa.Table) -> None:
-        """Writes a few messages of established dialogs at once, in the thread of the caller, unless it would wait; the next turn writes others."""
+        """Writes a few messages of established dialogs in the caller's thread, unless it would have to wait; leaves all others to the next turn."""
         if not self._receive_now(peer, rows) and self._inbox.put(peer, rows):
             self._wake()
 
@@ -226,7 +226,7 @@ class MessageExchange:
         self._wake()
 
     def turn(self) -> int:
-        """Processes everything that is due; returns when to call it again, in microseconds since 1970, unless woken before."""
+        """Processes everything that is due; returns when to call it again (in microseconds since 1970), unless woken earlier."""
         if self._is_finished:
             return self._instance.microseconds() + self._check_interval
         return self._turn() if self._guard.is_held_by_this_thread else self._exclusively(self._turn)
@@ -281,7 +281,7 @@ class MessageExchange:
     def _longest_pause(self) -> int:
         """Returns the longest time until the next turn.
 
-        During traffic, that is when an acknowledgement of the next message becomes due, so that the thread already wakes by then.
+        During traffic, this is the time until an acknowledgement of the next message becomes due, because the thread must wake by then.
         """
         is_active = self._is_active or self._sender.sent_rows > 0
         self._is_active = False
@@ -309,12 +309,12 @@ class MessageExchange:
         self._status_writer.mark_changed([address])
 
     def _add_own_address(self, address: str) -> None:
-        """Handles an address that turned out to be this instance's own (R41)."""
-        if len(self._own_addresses) < OWN_ADDRESSES_MAX:  # each new one makes all dialogs route again
+        """Handles an address that turned out to belong to this instance (R41)."""
+        if len(self._own_addresses) < OWN_ADDRESSES_MAX:  # each new address makes all dialogs route again
             self._own_addresses.add(address)
             self._background.catalog.add_addresses([address])
             self._followed_until = 0
-        else:  # nothing routes the messages again that wait for it
+        else:  # nothing else reroutes the messages that wait for this address
             self.forwarding.connection_failed(address, "it is an address of this instance")
 
     def _mirrors_changed(self, addresses: Collection[str]) -> None:
@@ -326,11 +326,11 @@ class MessageExchange:
     def finish(self) -> None:
         """Processes everything received, and acknowledges it without waiting for a message to carry the acknowledgement.
 
-        A signal handler may close the server during a call that the exchange's thread waits for. Then nothing is processed: the senders
-        send what is not acknowledged again.
+        A signal handler may close the server during a call that the exchange's thread waits for. Then nothing is
+        processed, and the senders resend unacknowledged messages.
         """
         self._is_finished = True
-        # A subscriber may close the server, or a signal handler that has interrupted `_send_now`.
+        # The caller may be a subscriber, or a signal handler that has interrupted `_send_now`.
         if self._guard.is_held_by_this_thread:
             return
         thread = get_ident()
@@ -359,12 +359,12 @@ class MessageExchange:
 
     @property
     def _check_interval(self) -> int:
-        """The time between two checks for messages and changed objects of other processes that were not announced; slow polls make it longer."""
+        """The time between two checks for unannounced messages and changed objects of other processes; slow polls make it longer."""
         return int(self._commit_signals.check_interval * SECOND)
 
     @property
     def _poll_interval(self) -> int:
-        """The time between the beginnings of two polls; the longer a poll takes, the less often it runs."""
+        """The time between the starts of two polls; the longer a poll takes, the less often it runs."""
         return (
             2 * self._poll_duration
             if self._is_poll_wanted
@@ -377,9 +377,10 @@ class MessageExchange:
         return self._commit_signals.count(TRANSMISSIONS_CHANNEL) != self._announcements_seen
 
     def _receive_now(self, peer: Peer, rows: pa.Table) -> bool:
-        """Writes messages, unless there are many, their dialogs are new, rows are held, other work comes first or a database is locked.
+        """Writes a small batch immediately, in the calling thread; returns whether the rows were taken over.
 
-        Returns whether nothing is left to do: what a lock prevents at the last moment is put into the inbox.
+        Does nothing if the batch is large, its dialogs are not loaded, other work (such as the inbox) comes first, or a
+        database is locked. Rows that a lock still prevents from being written go to the inbox.
         """
         is_small = rows.num_rows <= RECEIVE_NOW_ROWS_MAX and size_of(rows) <= RECEIVE_NOW_BYTES_MAX
         if not is_small or not self._instance.background or not self._guard.try_acquire(get_ident()):
@@ -403,7 +404,7 @@ class MessageExchange:
         return True
 
     def _send_now(self) -> bool:
-        """Sends everything that is due, unless a thread uses the dialogs or other work comes first; returns whether nothing is left to do.
+        """Sends everything that is due, unless another thread uses the dialogs or other work comes first; returns whether nothing is left to do.
 
         The calling thread may be the main thread, where a signal handler may run at any point, and commit or close the server. If it raises an
         exception, all dialogs are dropped, and the next turn creates them from their databases, as after a restart.
@@ -424,7 +425,7 @@ class MessageExchange:
                 due_times.append(self.mirrors.run_due(now=now))
                 self._is_active = True
             except BaseException as error:
-                self._announcements_seen = -1  # the next turn polls, and finds what was taken and not sent
+                self._announcements_seen = -1  # the next turn polls, and finds messages that were taken but not sent
                 for dialogs in all_dialogs:
                     self._dialogs.drop(dialogs)
                 if not isinstance(error, Exception):
@@ -450,7 +451,7 @@ class MessageExchange:
         return bool(has_new or not self._inbox.is_empty or self._dialogs.needs_refresh or self._callbacks)
 
     def _schedule(self, due_times: Iterable[int | None]) -> None:
-        """Schedules a turn for the earliest of some times, or immediately if something is left to do."""
+        """Schedules a turn for the earliest of the times, or immediately if something is left to do."""
         due = min((each for each in due_times if each is not None), default=None)
         if self._needs_turn or self._status_writer.is_due:
             self._wake()
@@ -475,7 +476,7 @@ class MessageExchange:
             for dialogs in self._dialogs.all():
                 dialogs.reroute()
             self.forwarding.reroute(self._router.decisions)
-            self._snapshot = snapshot  # set late: after an error the next turn repeats all of it
+            self._snapshot = snapshot  # set at the end, so that after an error the next turn repeats all of this
         expiry = snapshot.valid_until
         until = now + self._check_interval
         self._followed_until = until if expiry is None else min(until, epoch_microseconds(expiry))
@@ -502,7 +503,7 @@ class MessageExchange:
                 continue
             if found:
                 self._in_transit.add(found, now=now)
-                self._followed_until = 0  # they may have been committed after a change of the catalog
+                self._followed_until = 0  # these messages may have been committed after a change of the catalog
         self._polled_at, self._poll_duration = now, self._instance.microseconds() - started
         self._follow_catalog(now)
 

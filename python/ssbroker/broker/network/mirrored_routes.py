@@ -1,4 +1,4 @@
-"""Finds which of the two addresses of a mirrored route is the principal (R51 to R54): a state table, and the queries that feed it."""
+"""Finds which of the two addresses of a mirrored route is the principal (R51 to R54), with queries and a state table."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 ANSWER_TIMEOUT: Final = 10 * SECOND
-"""How long connecting and answering may take together; after that, the address counts as silent."""
+"""How long connecting and answering may take in total; after that, the address counts as silent."""
 CHECK_INTERVAL: Final = 10 * SECOND
-"""How often the principal is asked whether it still is, while messages are sent to it."""
+"""How often the principal is asked whether it still has the role, while messages are sent to it."""
 ROUND_WAITS: Final = tuple(seconds * SECOND for seconds in (1, 2, 4, 8, 16))
-"""The waits between rounds of queries that found no principal; the last one repeats."""
+"""The waits between rounds of queries that found no principal; the last wait repeats."""
 ASK_AFTER_USE: Final = 128 * SECOND
-"""How long queries continue after the last message to send: longer than the longest wait of P17."""
+"""How long queries continue after the last message to send; longer than the longest wait of P17."""
 
 
 class MirrorSide(StrEnum):
@@ -52,11 +52,11 @@ class MirroredRouteState(StrEnum):
     PRINCIPAL_IS_MIRROR = "PRINCIPAL_IS_MIRROR"
     """Everything is sent to the mirror address."""
     LOST_ADDRESS = "LOST_ADDRESS"
-    """The address was the principal, and is silent or denies the role: both are asked, nothing is sent (R54)."""
+    """The address was the principal, but is now silent or denies the role: both sides are asked, and nothing is sent (R54)."""
     LOST_MIRROR = "LOST_MIRROR"
-    """The mirror address was the principal, and is silent or denies the role."""
+    """The mirror address was the principal, but is now silent or denies the role."""
     CONTESTED = "CONTESTED"
-    """Both claim the role with the same number: nothing is sent."""
+    """Both sides claim the role with the same number: nothing is sent."""
 
 
 class AnswerState(StrEnum):
@@ -65,11 +65,11 @@ class AnswerState(StrEnum):
     PENDING = "PENDING"
     """No answer yet."""
     CLAIMS = "CLAIMS"
-    """It claims to be the principal."""
+    """The side claims to be the principal."""
     DENIES = "DENIES"
-    """It is not the principal, does not know, or its claim is older than the other side's."""
+    """The side is not the principal, does not know its role, or its claim is older than the other side's."""
     SILENT = "SILENT"
-    """It is unreachable, or has not answered in time."""
+    """The side is unreachable, or has not answered in time."""
 
 
 _UN, _PA, _PM, _LA, _LM, _CO = MirroredRouteState
@@ -77,7 +77,7 @@ _PENDING, _CLAIMS, _DENIES, _SILENT = AnswerState
 
 # fmt: off
 TRANSITIONS: Final[dict[MirroredRouteState, dict[AnswerState, dict[AnswerState, MirroredRouteState]]]] = {
-    # The answer of the address selects the row, the answer of the mirror the column.
+    # The answer of the address selects the row; the answer of the mirror selects the column.
     _UN: {
         _PENDING: {_PENDING: _UN, _CLAIMS: _UN, _DENIES: _UN, _SILENT: _UN},
         _CLAIMS:  {_PENDING: _UN, _CLAIMS: _CO, _DENIES: _PA, _SILENT: _PA},
@@ -116,7 +116,7 @@ TRANSITIONS: Final[dict[MirroredRouteState, dict[AnswerState, dict[AnswerState, 
     },
 }
 # fmt: on
-"""The next state for each state, answer of the address and answer of the mirror."""
+"""The next state, for each state, answer of the address, and answer of the mirror."""
 
 PRINCIPALS: Final = {
     MirroredRouteState.PRINCIPAL_IS_ADDRESS: MirrorSide.ADDRESS,
@@ -131,18 +131,18 @@ class _Side:
 
     answer: AnswerState = AnswerState.PENDING
     claim: int | None = None
-    """The number of its last claim that it has not withdrawn."""
+    """The number of the last claim that the side has not withdrawn."""
     queried_at: int | None = None
     """When the unanswered query was sent."""
     answered_at: int = 0
-    """When it last answered."""
+    """When the side last answered."""
 
 
 class MirroredRoute:
     """Finds the principal of a mirrored route and detects failovers. Times are in microseconds; the caller sends the queries.
 
-    A claim counts only if its number is not lower than that of a claim of the other side that has not been withdrawn, however long that
-    side has been silent.
+    A claim counts only if its number is not lower than the number of the other side's last claim, unless that claim has
+    been withdrawn. It does not matter how long the other side has been silent.
 
     Attributes:
         state: The current state.
@@ -173,15 +173,15 @@ class MirroredRoute:
 
     @property
     def principal(self) -> MirrorSide | None:
-        """The side that messages are sent to; None for neither."""
+        """The side to which messages are sent; None if there is none."""
         return PRINCIPALS.get(self.state)
 
     def mark_used(self, *, now: int) -> None:
-        """Records that there are messages to send; without any, no side is asked."""
+        """Records that there are messages to send; without messages, no side is asked."""
         self._last_used = now
 
     def sides_to_ask(self, *, now: int) -> list[MirrorSide]:
-        """Returns the sides that the caller has to ask now, each once until it has answered or is silent."""
+        """Returns the sides that the caller must ask now. A side is returned only once until it has answered or is silent."""
         due = self._next_query_time()
         if due is None or due > now:
             return []
@@ -248,7 +248,7 @@ class MirroredRoute:
         if principal is not None:
             self._rounds = 0
             if self.state is not before:
-                self._sides[principal.other].answer = AnswerState.PENDING  # its answers count from now on
+                self._sides[principal.other].answer = AnswerState.PENDING  # the answers of this side count from now on
         elif before in PRINCIPALS:
             self._next_round = now
             self._cancel_queries()
@@ -258,7 +258,7 @@ class MirroredRoute:
             self._rounds += 1
 
     def _cancel_queries(self) -> None:
-        """Makes answers to queries from before the principal was lost count as unsolicited."""
+        """Treats answers to queries that were sent before the principal was lost as unsolicited."""
         for each in self._sides.values():
             each.queried_at = None
 
@@ -280,7 +280,7 @@ class MirroredRoute:
 UNKNOWN: Final[tuple[MirroringRole, int]] = ("unknown", 0)
 """The role reported for a database that is not in this instance."""
 ROUTES_MAX: Final = 10_000
-"""The mirrored routes to track; beyond that, the least recently used is forgotten."""
+"""The maximum number of mirrored routes to track; beyond that, the least recently used route is forgotten."""
 
 
 class MirroredAddresses(NamedTuple):
@@ -314,7 +314,7 @@ def _principal_address(pair: MirroredAddresses, route: _RouteState) -> str | Non
 
 
 class MirroredRoutes:
-    """Finds out which of two mirrored addresses is the principal; belongs to the exchange's thread.
+    """Finds out which of two mirrored addresses is the principal. Used by the exchange's thread.
 
     `changed` is called, never from within `resolve`, when the principal of a route may have changed.
     """
@@ -333,7 +333,7 @@ class MirroredRoutes:
     def resolve(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """Returns where to send now; None to wait until `changed` is called.
 
-        Without a broker id no address can be asked; routes created by DDL have one.
+        Without a broker id, no address can be asked; routes created by DDL always have a broker id.
         """
         if broker_instance is None:
             return None
@@ -394,7 +394,7 @@ class MirroredRoutes:
             self._update(pair, now=now)
 
     def run_due(self, *, now: int) -> int | None:
-        """Does what is due; returns when to call it again, in microseconds since 1970, if ever."""
+        """Does due work; returns when to call it again, in microseconds since 1970, or None."""
         monotonic = self._clock.monotonic(now)
         if self._due is not None and self._due <= monotonic:
             self._due = None
@@ -419,7 +419,7 @@ class MirroredRoutes:
         return sorted(self._by_address[address]) if address in self._by_address else []
 
     def _update(self, pair: MirroredAddresses, *, now: int) -> None:
-        """Asks for the roles that are due, and reports a new state."""
+        """Sends the role queries that are due, and reports a new state."""
         route = self._routes[pair]
         mirroring = route.mirroring
         self._query_roles(pair, mirroring, now=now)

@@ -1,4 +1,4 @@
-"""Sends the fragments of dialogs that are due."""
+"""Sends the due fragments of dialogs."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ DELAY_FACTOR_MAX: Final = 3
 DELAY_MAX: Final = 0.015
 """The longest delay, in seconds."""
 DELAY_MIN: Final = 0.001
-"""The shortest delay, in seconds; a shorter one gathers nothing."""
+"""The shortest delay, in seconds; a shorter delay would gather no messages."""
 BATCH_ROWS: Final = 256
 BATCH_BYTES: Final = 1 << 20
-"""After a batch of this many rows or bytes, the delay is twice as long as sending it took; after less it is shorter, after more longer."""
+"""After a batch of this many rows or bytes, the delay is twice as long as sending took; after smaller batches it is shorter, after larger ones longer."""
 ARRIVING_SHARE_MIN: Final = 1 / 3
-"""There is a delay only if at least this share of such a batch arrives while one is sent; otherwise, batches are small anyway."""
+"""There is a delay only if at least this share of such a batch arrives while a batch is sent; otherwise, batches stay small anyway."""
 
 
 class SendDelay:
-    """Delays sending after a batch so that messages gather: the more there is to send, the fewer batches pay the fixed cost.
+    """Delays sending after a batch so that messages gather: the more messages there are, the fewer batches pay the fixed cost.
 
-    The first batch after a pause is sent immediately. If less arrives than can be sent, nothing is delayed.
+    The first batch after a pause is sent immediately. If fewer messages arrive than can be sent, nothing is delayed.
 
     Examples:
         >>> seconds = iter([2.0, 4.0, 4.0, 9.0])
@@ -69,7 +69,7 @@ class SendDelay:
     def start(self, seconds: float, *, rows: int, size: int) -> None:
         """Starts the delay after a batch of some rows and bytes, at least one row, that took some seconds to send.
 
-        The batch has arrived since the one before it.
+        The rows of the batch have arrived since the previous batch.
         """
         now = self.clock()
         arriving_for, self._sent_at = max(now - self._sent_at, seconds), now
@@ -84,16 +84,16 @@ class SendDelay:
 
 
 BATCHES_MAX: Final = 8
-"""The batches of one database to send before other databases have their turn."""
+"""The number of batches of one database to send before other databases get their turn."""
 
 
 class OutboundSender:
     """Sends the rows that are due. For one thread at a time.
 
-    `on_full` is called with an address whose buffer is full, `loop_back` with rows for databases of this instance.
+    `on_full` is called with an address whose buffer is full, and `loop_back` with rows for databases of this instance.
 
     Attributes:
-        sent_rows: How many rows the last call of `send_all` has sent.
+        sent_rows: The number of rows that the last call of `send_all` sent.
         row_bytes: The mean size of the rows that were sent last.
     """
 
@@ -126,7 +126,7 @@ class OutboundSender:
         self._delay.cancel()
 
     def send_all(self, *, now: int) -> list[int | None]:
-        """Sends the rows that are due in all databases, unless sending is delayed; returns when to call it again, as `send`."""
+        """Sends the due rows of all databases, unless sending is delayed; returns when to call it again, as `send` does."""
         self.sent_rows = self._sent_bytes = 0
         if not self.is_delaying:
             started = self._delay.clock()
@@ -142,7 +142,7 @@ class OutboundSender:
         return [self._instance.microseconds() + int(self._delay.remaining * SECOND) + 1]
 
     def send(self, dialogs: DatabaseDialogs, *, now: int) -> int | None:
-        """Sends the rows that are due in one database; returns when the next are due: 0 for immediately, None for never."""
+        """Sends the due rows of one database; returns when the next rows are due: 0 for immediately, None for never."""
         try:
             for _ in range(BATCHES_MAX):
                 batches = dialogs.data_to_send(now=now)
@@ -165,7 +165,7 @@ class OutboundSender:
                 dialogs.next_hops.open(next_hop)
 
     def retransmit(self, address: str) -> None:
-        """Retransmits what was in transit to an address as soon as possible, without the waits of P17."""
+        """Retransmits the rows that were in transit to an address as soon as possible, without the waits of P17."""
         for dialogs in self._dialogs.all():
             dialogs.next_hops.retransmit(address)
         self.open(address)
@@ -194,7 +194,7 @@ class OutboundSender:
             dialogs.engine.retransmit(outbound.keys)
 
     def _is_reply_to_refused_address(self, dialogs: DatabaseDialogs, outbound: OutboundRows) -> bool:
-        """Whether rows only answer unknown conversations, to an address that a peer named and that refuses connections."""
+        """Whether rows only answer unknown conversations, and go to an address that a peer named and that refuses connections."""
         next_hop = outbound.next_hop
         if MIRROR_SEPARATOR in next_hop or any(dialogs.engine.is_loaded(key) for key in outbound.keys):
             return False

@@ -11,7 +11,7 @@ from ssbroker.broker.network.addresses import ip_of
 from ssbroker.protocol.settings import SECOND
 
 KNOWN_PEERS_MAX: Final = 10_000
-"""The number of buckets that are kept; the least recently used one is replaced."""
+"""The maximum number of buckets; the least recently used bucket is replaced."""
 _NETWORK_BITS: Final = 64
 
 
@@ -22,10 +22,10 @@ class _Bucket:
 
 
 class RateLimiter:
-    """A token bucket for each peer, which is identified by its principal or address.
+    """A token bucket for each peer; a peer is identified by its principal or address.
 
-    An IPv6 /64 network counts as one address, because its owner has all of its addresses. Full buckets are dropped, so memory
-    is bounded by the peers that took a token recently, and by `KNOWN_PEERS_MAX`.
+    An IPv6 /64 network counts as one address, because its owner can use all of its addresses. Full buckets are dropped,
+    so memory is bounded by the peers that took a token recently, and by `KNOWN_PEERS_MAX`.
 
     Examples:
         >>> limiter = RateLimiter(burst=2, per_second=1)
@@ -44,7 +44,7 @@ class RateLimiter:
         return len(self._buckets)
 
     def take(self, peer: str, *, now: int) -> bool:
-        """Takes a token of a peer, given by principal or by address without port; returns False if it has none left."""
+        """Takes a token of a peer, identified by principal or by address without port; returns False if no token is left."""
         key = _network(peer)
         bucket = self._buckets.get(key)
         if bucket is None:

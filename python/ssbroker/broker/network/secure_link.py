@@ -20,20 +20,20 @@ from ssbroker.protocol.wire.frames import Data, DropReason, GoodbyeReason, Mirro
 from ssbroker.protocol.wire.link import Link, LinkEvent
 
 PIECE_BYTES: Final = 64 << 10
-"""Bytes to encrypt at a time: they fit into the processor cache, and the allocator reuses their memory."""
+"""Bytes to encrypt at a time; this many fit into the processor cache, and the allocator reuses their memory."""
 
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 _LINK_BUFFER_BYTES: Final = 1 << 20
 _UNREAD_REPLIES_MAX: Final = 1 << 20
 _COUNTING: Final = threading.RLock()
-"""Held to count sent rows: all connections share the counter, and two threads send."""
+"""Held while sent rows are counted: all connections share the counters, and two threads send."""
 
 
 class SecureLink:
-    """One end of a connection, without its socket: encryption, frames, and the rows of its outboxes.
+    """One end of a connection, without its socket: encryption, frames, and the rows of the connection's outboxes.
 
-    Times are in microseconds of any monotonic clock. Rows that are sent are counted in `sent_by_priority`.
+    Times are in microseconds of any monotonic clock. `sent_by_priority` counts sent rows.
     """
 
     __slots__ = (
@@ -80,12 +80,12 @@ class SecureLink:
 
     @property
     def peer_identity(self) -> PeerIdentity | None:
-        """The identity that the peer stated in its HELLO; None before."""
+        """The identity that the peer stated in its HELLO; None before HELLO."""
         return None if self._link is None else self._link.peer
 
     @property
     def is_usable(self) -> bool:
-        """Whether rows of its outboxes are sent over it."""
+        """Whether rows of the connection's outboxes are sent over it."""
         return self.peer_identity is not None and not self.is_leaving
 
     @property
@@ -95,12 +95,12 @@ class SecureLink:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether one of the sides has sent GOODBYE, or is about to."""
+        """Whether either side has sent GOODBYE, or is about to send it."""
         return self._leaving is not None or (self._link is not None and self._link.is_leaving)
 
     @property
     def bytes_to_read(self) -> int | None:
-        """How many more bytes are read before HELLO; None after it."""
+        """The number of bytes that may still be read before HELLO; None after HELLO."""
         return (
             None
             if self.peer_identity is not None
@@ -143,7 +143,7 @@ class SecureLink:
         return self.channel.data_to_send() or None
 
     def close(self) -> bytes:
-        """Ends the connection; returns all bytes that are left to write, whatever the peer reads."""
+        """Ends the connection; returns all bytes that are left to write, even if the peer does not read them."""
         with suppress(PeerError):
             self._encrypt(max_unsent_bytes=2**63 - 1)
         self.channel.close()
@@ -161,7 +161,7 @@ class SecureLink:
         return None if self._link is None else self._link.next_timeout()
 
     def handle_timeout(self, *, now: int) -> list[LinkEvent]:
-        """Does what is due; returns the events."""
+        """Does due work; returns the events."""
         return [] if self._link is None else self._link.handle_timeout(now=now)
 
     def pause(self, *, now: int) -> None:
@@ -177,7 +177,7 @@ class SecureLink:
             self._link.resume(now=now)
 
     def probe(self, *, now: int) -> None:
-        """Asks the peer for a sign of life."""
+        """Asks the peer to show that it is alive."""
         if self._link is not None:
             self._link.probe(now=now)
 
@@ -197,7 +197,7 @@ class SecureLink:
             self._link.report_drops(reasons)
 
     def leave(self, reason: GoodbyeReason, text: str) -> bool:
-        """Sends GOODBYE after the waiting rows; returns False if the peer has not sent HELLO, so that it cannot."""
+        """Sends GOODBYE after the queued rows; returns False if this is impossible because the peer has not sent HELLO."""
         if self.peer_identity is None:
             return False
         self._leaving = self._leaving or (reason, text)
@@ -209,11 +209,11 @@ class SecureLink:
         return self._link
 
     def _encode(self, link: Link, now: int) -> None:
-        """Takes frames from the link, in pieces to encrypt."""
+        """Takes frames from the link, and collects them in pieces to encrypt."""
         self._fill_link(link, now)
         parts = link.data_to_send(now=now)
         if sum(map(len, parts)) <= PIECE_BYTES:
-            parts = [b"".join(parts)] if parts else []  # one record of TLS
+            parts = [b"".join(parts)] if parts else []  # one TLS record
         for data in parts:
             view = memoryview(data)
             self._unencrypted.extend(view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))
@@ -223,7 +223,7 @@ class SecureLink:
             self._fill_link(link, now)
 
     def _encrypt(self, max_unsent_bytes: int = PIECE_BYTES) -> None:
-        """Encrypts pieces until the channel holds that many unsent bytes."""
+        """Encrypts pieces until the channel contains `max_unsent_bytes` unsent bytes."""
         while self._unencrypted and self.channel.unsent_bytes < max_unsent_bytes:
             self.channel.seal(self._unencrypted.popleft())
 
@@ -252,7 +252,7 @@ class SecureLink:
         outbox.notify_if_drained()
         try:
             link.send(rows)
-        except ProtocolError:  # invalid rows must not block those after them
+        except ProtocolError:  # invalid rows must not block the rows after them
             _LOGGER.exception(
                 "%d invalid rows to %s were not sent", rows.num_rows, link.peer.name if link.peer else "a peer"
             )

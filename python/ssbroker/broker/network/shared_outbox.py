@@ -12,15 +12,15 @@ import pyarrow as pa
 from ssbroker.protocol.wire.frames import size_of
 
 ROW_BYTES: Final = 512
-"""The size that a row counts in addition to its values."""
+"""The fixed size that is counted for each row, in addition to its values."""
 
 
 class SharedOutbox:
     """Rows that wait to be sent to one address.
 
     Args:
-        max_bytes: The bytes that it holds; the last rows that it accepts may exceed them.
-        first: The number of its first row, for `progress`.
+        max_bytes: The maximum number of bytes in the outbox; the last rows that it accepts may exceed this limit.
+        first: The number of the first row, for `progress`.
         on_drained: Called when the outbox is half empty after it was full, in the thread that empties it, or when `unblock` is called.
 
     Examples:
@@ -62,23 +62,23 @@ class SharedOutbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether it accepts no rows at present."""
+        """Whether the outbox currently accepts no rows."""
         return self._is_blocked or self._bytes >= self._max_bytes
 
     @property
     def progress(self) -> tuple[int, int]:
-        """The number of rows that it has accepted, and how many of these are finished; neither number decreases."""
+        """The number of rows that the outbox has accepted, and how many of these are finished; neither number decreases."""
         with self._lock:
             return self._accepted, self._finished
 
     @property
     def pending(self) -> tuple[int, int]:
-        """The number of rows that are not finished, and the bytes of those that wait."""
+        """The number of rows that are not finished, and the size in bytes of the waiting rows."""
         with self._lock:
             return self._accepted - self._finished, self._bytes
 
     def put(self, rows: pa.Table) -> tuple[bool, int]:
-        """Adds rows unless it is full or blocked; returns whether it did, and the bytes that it still accepts."""
+        """Adds rows unless the outbox is full or blocked; returns whether they were added, and how many bytes it still accepts."""
         size = size_of(rows) + ROW_BYTES * rows.num_rows
         with self._lock:
             space = self._max_bytes - self._bytes
@@ -88,7 +88,7 @@ class SharedOutbox:
             self._bytes += size
             self._accepted += rows.num_rows
             self._must_notify_drained = self._must_notify_drained or space <= size
-            self._rows.append((rows, size))  # last, because an interrupt may follow a call
+            self._rows.append((rows, size))  # done last, because an interrupt may follow a call
             return True, space - size
 
     def take(self) -> pa.Table | None:
@@ -98,7 +98,7 @@ class SharedOutbox:
                 return None
             rows, size = self._rows[0]
             self._bytes -= size
-            self._rows.popleft()  # last, because an interrupt may follow a call
+            self._rows.popleft()  # done last, because an interrupt may follow a call
             return rows
 
     def finish(self, rows: int) -> None:
@@ -125,7 +125,7 @@ class SharedOutbox:
         self._on_drained()
 
     def notify_if_drained(self) -> None:
-        """Calls `on_drained` if it was full and the outbox is half empty; call it after `take`."""
+        """Calls `on_drained` if the outbox was full and is now half empty. Call this after `take`."""
         with self._lock:
             is_due = self._must_notify_drained and not self._is_blocked and self._bytes <= self._max_bytes // 2
             if is_due:

@@ -1,4 +1,4 @@
-"""What the parts of an endpoint share: its identity, listener, credentials, limits, clock and events."""
+"""The state that the parts of an endpoint share: its identity, listener, credentials, limits, clock and events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TEXT_MAX: Final = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointContext:
-    """What the parts of an endpoint share.
+    """The state that the parts of an endpoint share.
 
     Attributes:
         own: The identity of this instance.

@@ -1,4 +1,4 @@
-"""The network endpoint of an instance: listens, and runs its connections in one thread; others may send."""
+"""The network endpoint of an instance: listens, and runs its connections in one thread; other threads may send."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 def _send_now(destination: Destination) -> bool:
-    """Sends the pending rows of an address, unless there are many or the endpoint's thread is needed; returns whether all were sent."""
+    """Sends the pending rows of an address, unless there are many or the endpoint's thread must send them; returns whether all rows were sent."""
     connection, (_, pending_bytes) = destination.connection, destination.outbox.pending
     if connection is None or pending_bytes > SEND_NOW_BYTES_MAX or not connection.send_now():
         return False
-    return destination.outbox.is_empty  # otherwise, its connection was replaced just now
+    return destination.outbox.is_empty  # if not, the connection was replaced just now
 
 
 _BACKLOG: Final = 1024
 _ACCEPT_BATCH: Final = 1
-"""A larger backlog would let asyncio accept more sockets before their limits are checked, and retry as often when no file is left."""
+"""With a larger value, asyncio would accept more sockets before their limits are checked, and retry more often when no file descriptor is left."""
 
 
 class SocketEndpoint:
@@ -151,7 +151,8 @@ class SocketEndpoint:
             if loop is not None:
                 loop.call_soon_threadsafe(self._stop, loop, timeout)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            # The thread may wait for a lock that the interrupted call further up the stack holds; it then ends after that call.
+            # The thread may wait for a lock that the interrupted call further up the stack holds; then the thread ends
+            # after that call.
             self._thread.join(min(timeout, REENTRANT_TIMEOUT) if is_reentrant_call() else None)
 
     def descriptors(self) -> Iterator[int]:
@@ -161,7 +162,7 @@ class SocketEndpoint:
         yield from (connection.descriptor for connection in list(self._manager.connections.values()))
 
     def _schedule_sending(self, destination: Destination) -> None:
-        """Sends pending rows in the thread; many calls share one pass."""
+        """Sends pending rows in the endpoint's thread; many calls share one pass."""
         try:
             with self._lock:
                 is_first = not self._unsent
@@ -180,7 +181,7 @@ class SocketEndpoint:
             self._manager.dialer.send_or_dial(destination)
 
     def _call(self, what: Callable[[], None]) -> None:
-        """Calls a function soon, in the thread."""
+        """Calls a function soon, in the endpoint's thread."""
         with self._lock:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(what)
@@ -189,7 +190,7 @@ class SocketEndpoint:
         try:
             with asyncio.Runner() as runner:
                 runner.run(self._serve())
-        except (OSError, RuntimeError) as error:  # such as too many open files for the loop itself
+        except (OSError, RuntimeError) as error:  # such as too many open files to create the event loop
             if self._loop is not None:
                 _LOGGER.exception("%s: the endpoint failed; all connections are closed", self._context.own.name)
             self._started.put(error)
@@ -220,7 +221,7 @@ class SocketEndpoint:
             _LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
 
     def _stop(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
-        """Stops listening, writes pending data, and aborts connections that are left after `timeout` seconds."""
+        """Stops listening, writes pending data, and aborts connections that are still open after `timeout` seconds."""
         if self._server is not None:
             self._server.close()
         loop.call_later(timeout, self._manager.cut)

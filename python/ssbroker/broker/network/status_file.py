@@ -1,4 +1,4 @@
-"""The status file of a serving instance: what it contains, written and read."""
+"""Writes and reads the status file of a serving instance."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _LOGGER: Final = logging.getLogger("ssbroker.broker")
 class StatusFile:
     """Writes the status file of a serving instance every two seconds, in a thread.
 
-    `on_write` is called each time, too. The file remains when serving ends: its addresses are those of the catalog that the diagnosis
-    reads from the folder (`catalog/instance_folder.py`).
+    Calls `on_write` each time. The file remains when serving ends: the diagnostics read the catalog's addresses from it
+    (`catalog/instance_folder.py`).
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class StatusFile:
         self._write({**self._header(None), "connections": [], "forwarded_pending": 0})
 
     def write(self) -> None:
-        """Writes the file now; logs the first failure of a series, since the instance can be served without it."""
+        """Writes the file now; logs only the first failure of a series, because the instance can be served without the file."""
         with self._guard:
             try:
                 status = self.status()
@@ -105,7 +105,7 @@ class StatusFile:
             _LOGGER.warning("%s: cannot be written, so `ssbroker status` shows no connections: %s", self._path, error)
 
     def status(self) -> dict[str, Any]:
-        """Returns the content of the file now."""
+        """Returns the current content of the file."""
         return {
             **self._header(os.getpid()),
             "connections": [_status_row(row) for row in self._connections()],
@@ -133,7 +133,7 @@ class StatusFile:
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
-    """Returns the content of the status file, or a minimal one if the serving process did not write it; None if no process serves."""
+    """Returns the content of the status file, or a minimal status if the serving process did not write it; None if no process serves."""
     process = ServeLock.holder(folder)
     if process is None:
         return None

@@ -29,15 +29,15 @@ class Trust:
 
     Attributes:
         certificate: File with the instance's own certificate, followed by any intermediate certificates.
-        key: File with its unencrypted private key.
+        key: File with the unencrypted private key.
         pinned: Files with the certificates that may connect, by principal. A principal may have several, in one file or
             in many: for example the certificates of a mirrored pair, or an old certificate and its successor.
-        authority: File with the certificates of one or more certificate authorities, if any. The principal of a certificate signed by one
-            of them is its first DNS name.
+        authority: File with the certificates of one or more certificate authorities, if any. The principal of a
+            certificate that an authority has signed is its first DNS name.
         names: The principals that may connect with a certificate signed by `authority`.
 
     Raises:
-        OptionError: The values do not fit together, or no peer could be authenticated.
+        OptionError: The values are inconsistent, or no peer could be authenticated.
 
     Examples:
         >>> from ssbroker import Trust
@@ -103,7 +103,7 @@ class Principals:
 
     Raises:
         InputError: A file cannot be read, or does not contain a certificate.
-        OptionError: A certificate is pinned for two principals, or a pinned certificate can sign others while an authority is given.
+        OptionError: A certificate is pinned for two principals, or a pinned certificate can sign others although an authority is given.
     """
 
     __slots__ = ("_names", "_pins", "certificates")
@@ -150,7 +150,7 @@ class Principals:
 
 
 def name_of(connection: ssl.SSLObject) -> str | None:
-    """Returns the first DNS name of the peer's verified certificate; None if it has none or its names cannot be read."""
+    """Returns the first DNS name in the peer's verified certificate; None if there is none or the names cannot be read."""
     try:
         alternatives = (connection.getpeercert() or {}).get("subjectAltName", ())
     except ValueError:  # such as names that are not valid text
@@ -167,8 +167,8 @@ class TlsContexts:
         dial: For dialled connections.
         principals: The principals of certificates.
         valid_from: Start of the validity period of the instance's own certificate.
-        valid_until: End of that period.
-        signature_problem: Why that certificate does not lead to the authority; None if it does, or if there is no authority.
+        valid_until: End of the validity period.
+        signature_problem: Why the certificate does not lead to the authority; None if it does, or if there is no authority.
     """
 
     accept: ssl.SSLContext
@@ -184,17 +184,17 @@ class TlsContexts:
 
         Raises:
             InputError: A file cannot be read, or its contents are invalid.
-            OptionError: The files do not fit together.
+            OptionError: The files are inconsistent.
         """
         principals = Principals(trust)
         own = _read(trust.certificate)
-        _read(trust.key)  # OpenSSL does not report which of the two it cannot read
+        _read(trust.key)  # OpenSSL does not report which of the two files it cannot read
         accept, dial = (
             _context(protocol, trust, principals) for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
         )
         try:
             valid_from, valid_until = validity_period(own)
-        except InputError as error:  # OpenSSL accepts some certificates that the other library rejects
+        except InputError as error:  # OpenSSL accepts some certificates that `cryptography` rejects
             raise InputError(f"{trust.certificate}: {error}") from error
         return cls(accept, dial, principals, valid_from, valid_until, _signature_problem(accept, trust))
 
@@ -233,7 +233,7 @@ def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLCont
 
 
 def _signature_problem(accept: ssl.SSLContext, trust: Trust) -> str | None:
-    """Returns why a peer that trusts only the authority would refuse the own certificate, with the start of a handshake in memory."""
+    """Returns why a peer that trusts only the authority would refuse this instance's certificate; starts a handshake in memory to find out."""
     if trust.authority is None:
         return None
     peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -256,7 +256,7 @@ def _signature_problem(accept: ssl.SSLContext, trust: Trust) -> str | None:
 
 
 _TIME_PROBLEMS: Final = (9, 10)
-"""The codes of OpenSSL for certificates that are not valid yet, or not any more."""
+"""OpenSSL's codes for certificates that are not yet valid or have expired."""
 
 
 def _load_own(context: ssl.SSLContext, trust: Trust) -> None:
@@ -269,12 +269,12 @@ def _load_own(context: ssl.SSLContext, trust: Trust) -> None:
         context.load_cert_chain(trust.certificate, trust.key, password=refuse)
     except ssl.SSLError as error:
         raise InputError(_problem_of_own(trust, error)) from error
-    except OSError as error:  # removed since it was checked
+    except OSError as error:  # removed since the check
         raise InputError(f"{trust.certificate}, {trust.key}: cannot be read: {error.strerror}") from error
 
 
 def _problem_of_own(trust: Trust, error: ssl.SSLError) -> str:
-    """Returns what is wrong with the certificate and the key, which OpenSSL does not tell apart."""
+    """Returns what is wrong with the certificate or the key; OpenSSL does not tell which of them is wrong."""
     if b"CERTIFICATE-----" not in _read(trust.certificate):
         return f"{trust.certificate}: expected a certificate in PEM format; the file contains none"
     if b"PRIVATE KEY-----" not in _read(trust.key):
@@ -285,7 +285,7 @@ def _problem_of_own(trust: Trust, error: ssl.SSLError) -> str:
 
 
 _MISMATCHES: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
-"""The reasons of OpenSSL for a key of another certificate; the last one is for another kind of key."""
+"""OpenSSL's reasons if the key belongs to another certificate; the last reason means a different kind of key."""
 _HANDSHAKE: Final = 22
 _VERSION: Final = 3
 _HEADER_BYTES: Final = 5
@@ -382,8 +382,8 @@ class UnencryptedChannel:
 class TlsChannel:
     """TLS 1.3 with certificates on both sides.
 
-    An accepted connection gets its TLS object only once its first record is complete: the object takes more memory than a slow,
-    unauthenticated peer should be able to occupy.
+    An accepted connection gets its TLS object only once its first record is complete: the object needs more memory than
+    a slow, unauthenticated peer should be able to occupy.
     """
 
     __slots__ = ("_contexts", "_first_record", "_incoming", "_is_accept", "_outgoing", "_tls", "principal")
@@ -508,14 +508,14 @@ _FileStates: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
 class TlsCredentials:
-    """The TLS contexts for new connections, reloaded when the files change; existing connections keep theirs.
+    """The TLS contexts for new connections, reloaded when the files change. Existing connections keep their contexts.
 
     Attributes:
         contexts: The contexts as last read.
 
     Raises:
         InputError: A file cannot be read, or its contents are invalid.
-        OptionError: The files do not fit together.
+        OptionError: The files are inconsistent.
     """
 
     def __init__(self, trust: Trust) -> None:
@@ -535,7 +535,7 @@ class TlsCredentials:
 
         Raises:
             InputError: A file cannot be read, or its contents are invalid.
-            OptionError: The files do not fit together.
+            OptionError: The files are inconsistent.
         """
         self._seen = self._file_states()
         try:
@@ -547,7 +547,7 @@ class TlsCredentials:
         self._log_problems()
 
     def validity_problem(self) -> str | None:
-        """Returns the message that the own certificate is not valid yet or has expired; None if it is valid now."""
+        """Returns a message if this instance's certificate is not yet valid or has expired; None if it is currently valid."""
         now, contexts = datetime.now(UTC), self.contexts
         if contexts.valid_from <= now <= contexts.valid_until:
             return None
@@ -567,10 +567,10 @@ class TlsCredentials:
         )
 
     def reload_if_changed(self) -> None:
-        """Reads the files again if they have changed, but not since the previous call: then nobody is still writing them.
+        """Reads the files again if they have changed, but not since the previous call, which means that they are no longer being written.
 
-        An invalid file is logged once for each change. It is read again on each call, because the cause may lie outside of it, such as its
-        permissions. A certificate that peers refuse is logged once.
+        An invalid file is logged once for each change. It is read again on each call, because the cause may lie outside
+        the file, such as its permissions. A certificate that peers refuse is logged once.
         """
         self._log_problems()
         previous, self._seen = self._seen, self._file_states()
@@ -586,7 +586,7 @@ class TlsCredentials:
             _LOGGER.info("changed certificates were loaded; new connections use them")
 
     def _log_problems(self) -> None:
-        """Logs what peers refuse about the own certificate, once."""
+        """Logs once why peers refuse this instance's certificate."""
         previous = self._reported
         problems = [self.validity_problem(), self._signature_problem()]
         self._reported = {problem for problem in problems if problem is not None}
