@@ -180,7 +180,7 @@ def check_on_poison(on_poison: str | None, poison_queue: str | None) -> None:
 
 
 def poison_values(objects: Objects, name: str, on_poison: str | None, poison_queue: str | None) -> dict[str, Value]:
-    """Validates where messages go that fail again and again, and returns the column; without `on_poison`, nothing."""
+    """Validates the queue to which poison messages are moved, and returns its column value; returns no value without `on_poison`."""
     check_on_poison(on_poison, poison_queue)
     if on_poison == "move" and poison_queue is None:
         raise OptionError('poison_queue: expected the name of a queue, because on_poison="move"; got None')
@@ -219,7 +219,7 @@ def alter_queue(
     on_poison: str | None = None,
     poison_queue: str | None = None,
 ) -> None:
-    """Alters a queue; enabling it resets its rollback count, and forgets why it was disabled."""
+    """Alters a queue; enabling it resets the rollback count, and forgets why it was disabled."""
     queue = existing(objects.queues, queue_key(name), kind="queue")
     values = queue_values(settings) | poison_values(objects, name, on_poison, poison_queue)
     if queue.activation_procedure is None:
@@ -245,7 +245,7 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
             )
     if failures.has_groups_moved_to(connection, queue.queue_id):
         raise refusal(f"queue {name!r} has failed messages of other queues; put them back, or end their conversations")
-    failures.forget_failure_of_queue(connection, queue.queue_id)  # another queue may get its number
+    failures.forget_failure_of_queue(connection, queue.queue_id)  # another queue may get the same id
     changes.drop(connection, "ssb_queues", queue.queue_id)
 
 
@@ -277,7 +277,7 @@ def alter_service(
     add_contracts: Iterable[str] = (),
     drop_contracts: Iterable[str] = (),
 ) -> None:
-    """Moves a service with its messages to another queue, and changes its contracts."""
+    """Moves a service and its messages to another queue, and changes its contracts."""
     service = existing(objects.services, name, kind="service")
     added, dropped = contract_ids(objects, add_contracts), contract_ids(objects, drop_contracts)
     for number in added:
@@ -341,7 +341,7 @@ def drop_broker_priority(connection: Connection, objects: Objects, *, name: str)
 
 
 def _priority_values(objects: Objects, before: Priority, clauses: PriorityClauses) -> dict[str, Value]:
-    """Returns the new column values: those in the clauses, and the others unchanged."""
+    """Returns the new column values: values in the clauses replace the old ones."""
     values: dict[str, Value] = {
         "service_contract_id": before.service_contract_id,
         "local_service_id": before.local_service_id,
@@ -399,7 +399,7 @@ def annotate(
 
 
 def drop_route(connection: Connection, objects: Objects, *, name: str) -> None:
-    """Drops a route; its messages wait in the transmission queue until another route matches."""
+    """Drops a route; messages that used it wait in the transmission queue until another route matches."""
     changes.drop(connection, "ssb_routes", existing(objects.routes, name, kind="route").route_id)
 
 

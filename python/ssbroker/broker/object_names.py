@@ -72,7 +72,7 @@ def queue_key(name: object) -> tuple[str, str]:
 
 
 def is_unquoted_name(name: str) -> bool:
-    """Returns whether a name without schema or brackets means the queue of `dbo` with exactly this name."""
+    """Returns whether a name has neither schema nor brackets, so that it means the queue in `dbo` with exactly this name."""
     return _parse(name) == (DEFAULT_SCHEMA, name)
 
 
@@ -112,17 +112,17 @@ def _unquoted(part: str) -> str:
 
 
 def similar_name(known: Iterable[str], name: str) -> str:
-    """Returns the name of the object that a script means, whose name may differ in case."""
+    """Returns the name of the object that a script refers to; the case may differ."""
     return find_name(name, known) or name
 
 
 def similar_user(objects: Objects, name: str) -> str:
-    """Returns the user whose name compares equal without case."""
+    """Returns the user with this name, ignoring case."""
     return similar_name(objects.security.principals, name)
 
 
 def similar_queue(objects: Objects, queue: QueueName) -> tuple[str, str]:
-    """Returns schema and name of the queue that a script means, whose names may differ in case."""
+    """Returns the schema and name of the queue that a script refers to; the case may differ."""
     key = (queue.schema, queue.name)
     if key in objects.queues:
         return key
@@ -131,7 +131,7 @@ def similar_queue(objects: Objects, queue: QueueName) -> tuple[str, str]:
 
 
 def check_not_similar(known: Iterable[str], name: str, *, kind: str, number: int | None = None) -> None:
-    """Raises if there is an object of this name, or of one that differs only in case."""
+    """Raises if there is an object with this name, or with a name that differs only in case."""
     found = find_name(name, known)
     if found is not None:
         if found == name:

@@ -22,12 +22,12 @@ from ssbroker.store.sqlite import Connection
 
 
 def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, ownership: FileOwnership) -> None:
-    """Makes a database file and the registry agree: the broker id of the file wins; the broker is enabled only if both say so."""
+    """Makes a database file and the registry agree: the broker id in the file takes precedence; the broker is enabled only if both say so."""
     expected_owner = ownership.owner(file.path)
     with msdb.read() as listing, file.read() as connection:
         if _is_consistent(connection, database_registry.by_id(listing, database_id), expected_owner):
             return
-    # Locks the file before msdb, as everywhere; then no other process is in the middle of a change.
+    # Locks the file before msdb, as all code does; then no other process is in the middle of a change.
     with file.write() as connection, msdb.write() as listing:
         row = database_registry.by_id(listing, database_id)
         if row is None or _is_consistent(connection, row, expected_owner):
@@ -49,7 +49,7 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, owner
 
 
 def _is_consistent(connection: Connection, row: RegisteredDatabase | None, expected_owner: FileOwner) -> bool:
-    broker = stored.load(connection).broker  # raises for a foreign file before anything is written to it
+    broker = stored.load(connection).broker  # raises for a file of another instance before anything is written to it
     if row is None or file_ownership.read_owner(connection) != expected_owner:
         return False
     return (broker.service_broker_guid, broker.is_broker_enabled) == (row.service_broker_guid, row.is_broker_enabled)
@@ -94,7 +94,7 @@ class Databases:
         return databases[name]
 
     def all(self) -> dict[str, DatabaseContext]:
-        """Returns the databases that the registry lists now; database objects that are still listed stay the same."""
+        """Returns the databases that the registry currently lists; the objects of databases that are still listed stay the same."""
         self._msdb.check()  # before the lock, which may never be released in a forked process
         with self._guard:
             if self._is_refreshing:  # a signal or log handler in the refreshing thread
@@ -149,7 +149,7 @@ class Databases:
             return dict(self._unavailable)
 
     def readable(self) -> list[tuple[DatabaseContext, Objects]]:
-        """Returns the readable databases with their objects; omits those that are detached meanwhile."""
+        """Returns the readable databases with their objects; omits databases that are detached meanwhile."""
         found = []
         for database in self.all().values():
             try:
@@ -161,7 +161,7 @@ class Databases:
         return found
 
     def reconcile(self, database: DatabaseContext) -> None:
-        """Waits until an attach or detach in another process has finished, and repairs what a crash left half done."""
+        """Waits until an attach or detach in another process has finished, and repairs a change that a crash interrupted."""
         reconcile(database.file, self._msdb, database.database_id, ownership=self._instance.ownership)
 
     def close(self) -> None:
@@ -199,6 +199,6 @@ class Databases:
 
 
 def unknown_database(name: str, known: Collection[str]) -> UnknownDatabaseError:
-    """Returns the error for a name that no database of the instance has."""
+    """Returns the error for a database name that does not exist in the instance."""
     hint = did_you_mean(str(name), known)
     return UnknownDatabaseError(f"the instance has no database {name!r}; it has {', '.join(known)}{hint}", value=name)

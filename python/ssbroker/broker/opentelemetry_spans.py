@@ -25,21 +25,22 @@ _SYSTEM: Final = "ssbroker"
 def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None) -> Traces:
     """Traces an instance with OpenTelemetry: a span for each SEND, each RECEIVE that returned messages, and each job.
 
-    The span of a job is the current one while the job runs. Without a current span, a span belongs to the trace of its conversation; the
-    trace id is the conversation id. The spans of both sides are therefore connected, in all processes and instances, and no trace context
-    is sent with the messages. A send within another trace also adds a span `create` to the conversation's trace; that span links to the
-    send. Tracing makes sends slower, because it disables their fast path.
+    The span of a job is the current span while the job runs. If there is no current span, a new span belongs to the
+    trace of its conversation, whose trace id is the conversation id. The spans of both sides are therefore connected,
+    in all processes and instances, although messages carry no trace context. A send within another trace also adds a
+    span `create` to the conversation's trace; that span links to the send. Tracing makes sends slower, because it
+    disables their fast path.
 
     Args:
         instance: An open instance.
-        tracer_provider: The provider of the tracer; None means the global one.
+        tracer_provider: The provider of the tracer; None means the global provider.
 
     Returns:
         A handle; its `close` stops tracing.
 
     Raises:
         MissingDependencyError: The library `opentelemetry-api` is not installed.
-        OptionError: The instance is traced already.
+        OptionError: The instance is already traced.
         SchemaError: `instance` is not an `Instance`.
 
     Examples:
@@ -101,7 +102,7 @@ class Traces:
     def job(
         self, database: str, queue: str, messages: Iterable[MessageIdentity], *, attempt: int
     ) -> Iterator[JobOutcome]:
-        """Makes the span of a job the current one while it runs; the function that it yields records how the job ended."""
+        """Makes the span of a job the current span while the job runs; yields a function that records how the job ended."""
         attributes: dict[str, str | int] = {"ssbroker.database": database, "ssbroker.attempt": attempt}
         span = self._start("process", queue, self._trace.SpanKind.CONSUMER, [*messages], attributes)
 
@@ -114,10 +115,10 @@ class Traces:
             yield record
 
     def _sent(self, event: Event) -> None:
-        """Adds the span of a SEND, when it is committed, in the thread that has sent.
+        """Adds the span of a SEND, after its commit, in the sending thread.
 
-        In the trace of the conversation, a span stands for the message, so that the parent of those that receive it exists: this one, or
-        if it belongs to another trace, a span `create` that links to it.
+        In the trace of the conversation, one span represents the message, so that the spans that receive it have a
+        parent: this span, or, if it belongs to another trace, a span `create` that links to it.
         """
         if not isinstance(event, ConversationEvent) or event.step is not ConversationStep.SEND_MESSAGE:
             return
@@ -144,7 +145,7 @@ class Traces:
     def _start(
         self, operation: str, name: str, kind: Any, messages: list[MessageIdentity], attributes: dict[str, str | int]
     ) -> Span:
-        """Starts a span that belongs to the current trace with links to the messages; or else to the trace of the conversation."""
+        """Starts a span: in the current trace, with links to the messages; or, without a current trace, in the trace of the conversation."""
         described = self._described(operation, name, messages, attributes)
         context = None
         if not self._has_current_span:
@@ -161,7 +162,7 @@ class Traces:
         attributes: dict[str, str | int],
         *links: Link,
     ) -> Span:
-        """Starts the span that has the ids of a message, and no parent."""
+        """Starts the span that has the ids of a message and no parent."""
         described = self._described(operation, name, [message], attributes)
         no_parent = self._trace.set_span_in_context(self._trace.INVALID_SPAN)
         with ids.replaced(self._context_of(message)):
@@ -189,7 +190,7 @@ class Traces:
         return described
 
     def _context_of(self, message: MessageIdentity) -> SpanContext:
-        """Returns the context that stands for a message: both sides know its ids, so that nothing has to be transmitted."""
+        """Returns the context that represents a message: both sides can compute its ids, so nothing has to be transmitted."""
         digest = hashlib.sha256(bytes(message)).digest()
         return self._trace.SpanContext(
             trace_id=int.from_bytes(message.conversation_id) or 1,
@@ -200,7 +201,7 @@ class Traces:
 
 
 class _MessageIds:
-    """The generator of ids of an SDK's tracer, which can be replaced by the ids of a message: the API has no way to choose them."""
+    """Generates the ids of an SDK's tracer; they can be replaced by the ids of a message, which the API does not allow."""
 
     def __init__(self, generator: Any) -> None:
         self._generator: Final = generator
@@ -208,7 +209,7 @@ class _MessageIds:
 
     @contextmanager
     def replaced(self, context: SpanContext) -> Iterator[None]:
-        """Gives a span that this thread starts in the block the ids of a context."""
+        """Uses the ids of a context for a span that this thread starts in the block."""
         self._thread.context = context
         try:
             yield
@@ -230,9 +231,9 @@ class _MessageIds:
 
 
 def _ids_of(tracer: Any) -> _MessageIds | None:
-    """Makes the ids of a tracer replaceable; None if it does not come from an SDK that has such a generator."""
+    """Makes the ids of a tracer replaceable; None if the tracer does not come from an SDK with such a generator."""
     generator = getattr(tracer, "id_generator", None)
     if generator is None or isinstance(generator, _MessageIds):
         return generator
     tracer.id_generator = _MessageIds(generator)
-    return tracer.id_generator  # type: ignore[no-any-return]  # it is what was assigned
+    return tracer.id_generator  # type: ignore[no-any-return]  # the object that was assigned

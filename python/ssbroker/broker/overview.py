@@ -1,4 +1,4 @@
-"""An overview of an instance: the contents of its queues, the serving process, waiting conversations, and current problems."""
+"""An overview of an instance: its queues, the serving process, waiting conversations, and current problems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 DatabaseQueue: TypeAlias = tuple[str, str]
-"""The names of a database and of a queue in it, with its schema."""
+"""The names of a database and of a queue in it; the queue name includes the schema."""
 
 
 def overview_of(instance: Instance) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
 
 
 def forwarding_of(instance: Instance) -> dict[str, int] | None:
-    """Returns the messages and bytes that this process has forwarded and dropped, and those waiting to be forwarded; None if it does not serve."""
+    """Returns the messages and bytes that this process has forwarded, has dropped, and still has to forward; None if it does not serve."""
     server = instance.server  # another thread may end serving
     if server is None:
         return None
@@ -148,7 +148,7 @@ def _count_rows(database: Database) -> dict[str, Rows]:
 
 
 def _seconds_since(time: int | None, now: int) -> int | None:
-    """Returns the age of something, 0 if the clock was set back; None if its time is not known."""
+    """Returns the seconds since a time; 0 if the clock was set back, None if the time is not known."""
     return None if time is None else max(0, (now - time) // SECOND)
 
 
@@ -185,7 +185,7 @@ def health_problems(instance: Instance) -> dict[str, str]:
                 found[f"database {row['name']}"] = "its file is missing or cannot be used"
         for database in instance.databases:
             file = database_context(database).file
-            # Otherwise a failure would be reported until something is written again.
+            # Otherwise, a failure would be reported until the next write.
             file.retry_failed_write()
             if (read_failure := file.read_failure) is not None:
                 found.setdefault(f"database {database.name}", read_failure)

@@ -1,4 +1,4 @@
-"""The queue monitor, which decides when a queue needs another reader: a state machine without clock and threads."""
+"""The queue monitor, which decides when a queue needs another reader: a state machine that has neither a clock nor threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MonitorState(StrEnum):
     INACTIVE = "INACTIVE"
     """No reader is running."""
     NOTIFIED = "NOTIFIED"
-    """A reader was started, and has not received yet; no other one is started until then."""
+    """A reader was started and has not received yet; until it has, no other reader is started."""
     RECEIVES_OCCURRING = "RECEIVES_OCCURRING"
     """Readers are running and receiving."""
 
@@ -28,13 +28,13 @@ class MonitorInput(StrEnum):
     """The inputs of a queue monitor."""
 
     RESET = "RESET"
-    """The requested readers have changed; earlier ones are not waited for."""
+    """The requested readers have changed; earlier readers are not waited for."""
     STARTED = "STARTED"
     """A reader was started."""
     RECEIVED = "RECEIVED"
     """A reader or other program called RECEIVE on the queue."""
     ENDED = "ENDED"
-    """A reader ended without a RECEIVE, and others are running."""
+    """A reader ended without a RECEIVE, and other readers are running."""
     ENDED_LAST = "ENDED_LAST"
     """The last reader ended."""
 
@@ -88,7 +88,7 @@ class QueueMonitor:
         return has_messages and self.can_start(now=now) and waiting == 0 and not self._has_enough_readers(now=now)
 
     def is_limit_reached(self, *, waiting: int, now: int) -> bool:
-        """Returns whether a new message gets no additional reader only because the maximum is running."""
+        """Returns whether a new message gets no additional reader only because the maximum number of readers is running."""
         is_at_limit = self.running >= self.max_queue_readers > 0
         is_receiving = self.state is MonitorState.RECEIVES_OCCURRING
         return is_at_limit and is_receiving and waiting == 0 and not self._has_enough_readers(now=now)
@@ -108,7 +108,7 @@ class QueueMonitor:
         return now + CHECK_EVERY
 
     def reset(self, *, max_queue_readers: int) -> None:
-        """Changes the requested readers: forgets earlier failures; running readers still count."""
+        """Changes the requested readers; forgets earlier failures, but still counts running readers."""
         self.max_queue_readers = max_queue_readers
         self._readers_without_progress, self._held_until = 0, None
         self._apply(MonitorInput.RESET)
@@ -145,7 +145,7 @@ class QueueMonitor:
         return self.running > 0 and empty is not None and 0 <= now - empty < CHECK_EVERY
 
     def _is_held(self, *, now: int) -> bool:
-        # A time further ahead was set before the clock was set back; ignore it.
+        # A later time was recorded before the clock was set back; ignore it.
         return self._held_until is not None and now < self._held_until <= now + CHECK_EVERY
 
     def _apply(self, event: MonitorInput) -> None:

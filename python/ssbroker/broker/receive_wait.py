@@ -22,7 +22,7 @@ class ReceiveWait:
         database: The database.
         queue: The schema and name of the queue.
         deadline: When the wait ends, by the clock of `time.monotonic`; None means never.
-        named: The request that names a conversation or group; only messages of it end the wait.
+        named: The request, if it names a conversation or group; only its messages end the wait.
 
     Attributes:
         empty_queue_id: The queue, if a check has found no message that can be received.
@@ -74,7 +74,7 @@ class ReceiveWait:
                 signals.wait(queue_id, seen=seen, timeout=min(signals.check_interval, left, changes_in))
 
     def _check(self, queue_id: int) -> tuple[bool, float]:
-        """Returns whether a message can be received, and the seconds until the end of a lease may change that."""
+        """Returns whether a message can be received, and the number of seconds until the end of a lease may change that."""
         now, file = self._database.instance.microseconds(), self._database.file
         if file.query(lambda connection: self._has_ready_messages(connection, queue_id, now=now)):
             return True, 0.0  # RECEIVE checks whether the queue is enabled

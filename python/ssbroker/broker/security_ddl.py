@@ -45,7 +45,7 @@ def create_user(connection: Connection, objects: Objects, *, name: str) -> None:
 
 
 def drop_user(connection: Connection, objects: Objects, *, name: str) -> None:
-    """Drops a user that owns nothing, with its permissions."""
+    """Drops a user that owns nothing, and its permissions."""
     user = existing(objects.security.principals, name, kind="user")
     if user.principal_id in _SYSTEM_PRINCIPALS:
         raise refusal(f"user {name!r} exists in every database and cannot be dropped", 15150)
@@ -61,7 +61,7 @@ def drop_user(connection: Connection, objects: Objects, *, name: str) -> None:
 
 
 def set_owner(connection: Connection, objects: Objects, *, name: str, user: str) -> None:
-    """Changes the owner of a service, whose certificates secure its dialogs."""
+    """Changes the owner of a service; the owner's certificates secure the dialogs of the service."""
     number = existing(objects.services, name, kind="service").service_id
     owner = principal_id(objects, user)
     if owner == PUBLIC:
@@ -95,7 +95,7 @@ def set_permission(
 def create_binding(
     connection: Connection, objects: Objects, *, name: str, service: str, user: str, anonymous: bool
 ) -> None:
-    """Binds a remote service to a user; new dialogs with it are secured."""
+    """Binds a remote service to a user; new dialogs with the service are secured."""
     check_object_name(name)
     security = objects.security
     check_not_existing(security.bindings, name, kind="remote service binding")
@@ -149,7 +149,7 @@ class GivenCertificate:
 
     Attributes:
         certificate: The certificate in PEM or DER.
-        private_key: The private key in PEM or DER; None for the certificate of somebody else.
+        private_key: The private key in PEM or DER; None for the certificate of another party.
         password: The password that encrypts the private key; None if it is not encrypted.
     """
 

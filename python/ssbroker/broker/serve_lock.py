@@ -1,4 +1,4 @@
-"""The lock with which one process serves an instance."""
+"""The lock that ensures that only one process serves an instance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROCESS_ID_BYTES: Final = 20
 
 
 class ServeLock:
-    """The lock of an instance folder that its serving process holds, from `acquire` to `release` or the end of the process.
+    """The lock on an instance folder that the serving process holds, from `acquire` until `release` or the end of the process.
 
     Examples:
         >>> import tempfile
@@ -64,7 +64,7 @@ class ServeLock:
 
     def _lock(self, file: int) -> None:
         attempts = 0
-        while not _files.try_lock(file):  # `is_held` holds it briefly
+        while not _files.try_lock(file):  # `is_held` holds the lock briefly
             attempts += 1
             if attempts == _ATTEMPTS:
                 holder = os.read(file, _PROCESS_ID_BYTES).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""Guards a connection while the application executes SQL on it: refuses what would break the transaction."""
+"""Guards a connection while the application executes SQL on it: refuses statements that would break the transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRANSACTION_STATEMENT: Final = re.compile(
 _SESSION_STATEMENT: Final = re.compile(
     rf"{_SPACE}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL
 )
-"""Statements with effects on the connection that outlive the transaction, even if it is rolled back."""
+"""Statements whose effects on the connection outlive the transaction, even if it is rolled back."""
 _GAP: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
 _VERSION_STATEMENT: Final = re.compile(
     rf"{_SPACE}PRAGMA\b{_GAP}(?:(?:\w+|\"[^\"]*\"|'[^']*'|`[^`]*`|\[[^\]]*\]){_GAP}\.{_GAP})?"
@@ -28,7 +28,7 @@ _QUERY_ONLY_STATEMENT: Final = re.compile(rf"{_SPACE}PRAGMA\b.*query_only", re.I
 
 
 class ConnectionGuard:
-    """Guards a connection while the application uses it: statements that begin or end a transaction raise, and change nothing."""
+    """Guards a connection while the application uses it: statements that begin or end a transaction raise an error and change nothing."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
@@ -60,15 +60,15 @@ class ConnectionGuard:
         return self._note_statement(cursor, sql)
 
     def _note_statement(self, cursor: Cursor | Connection, sql: str) -> bool:
-        """Records what the end of the guard must undo."""
-        if cursor is not self._connection:  # equal if `with connection` creates a savepoint
+        """Records changes that the end of the guard must undo."""
+        if cursor is not self._connection:  # they are the same object if `with connection` creates a savepoint
             self._cursors.add(cursor)
         self._has_session_changes = self._has_session_changes or _SESSION_STATEMENT.match(sql) is not None
         return True
 
 
 class ReadOnlyGuard(ConnectionGuard):
-    """Guards a connection while the application reads: every other statement raises, and changes nothing.
+    """Guards a connection while the application reads: every statement that does more than read raises an error and changes nothing.
 
     Args:
         connection: The connection.

@@ -29,7 +29,7 @@ class Work:
         database: The name of the database.
         connection: The connection that holds the write lock.
         objects: The objects of the database.
-        effects: What to announce after the transaction has ended.
+        effects: The effects to announce after the transaction has ended.
     """
 
     __slots__ = ("_database", "_has_moved_groups", "_local_router", "connection", "database", "effects", "objects")
@@ -50,11 +50,11 @@ class Work:
 
     @property
     def broker_instance(self) -> bytes:
-        """The database's own broker id."""
+        """The broker id of the database."""
         return self.objects.broker.service_broker_guid
 
     def are_routed_here(self, endpoints: Sequence[ConversationEndpoint]) -> list[bool]:
-        """Returns for each endpoint of this database whether its messages are for this database, with the routes as they were at the first call."""
+        """Returns for each endpoint of this database whether its messages stay in it, according to the routes at the time of the first call."""
         if self._local_router is None:
             self._local_router = self._database.instance.routes.local_router(self.database)
         return self._local_router(endpoints)
@@ -68,7 +68,7 @@ class Work:
         return self._database.instance.new_guid().bytes
 
     def moved_queue_id(self, group: bytes) -> int | None:
-        """Returns the queue to which poison message handling has moved a conversation group; None if it has not."""
+        """Returns the queue to which poison message handling has moved a conversation group; None if the group has not been moved."""
         if self._has_moved_groups is None:
             self._has_moved_groups = failures.has_moved_groups(self.connection)
         return failures.queue_of_moved_group(self.connection, group) if self._has_moved_groups else None
@@ -86,7 +86,7 @@ class Work:
 def database_transaction(
     database: DatabaseContext, *, lock_timeout: float | None = None, is_durable: bool = True
 ) -> Iterator[Work]:
-    """Runs a transaction that commits at the end of the block as `DatabaseFile.write` does, and then announces its effects."""
+    """Runs a transaction that commits at the end of the block, as `DatabaseFile.write` does, and then announces its effects."""
     instance = database.instance
     effects = Effects(log=instance.events)
     with database.file.write(lock_timeout=lock_timeout, is_durable=is_durable) as connection:

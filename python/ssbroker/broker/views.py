@@ -1,4 +1,4 @@
-"""The system views as Arrow tables: those of SQL Server, with its columns, and two of ssbroker."""
+"""The system views as Arrow tables: SQL Server's views, with the same columns, and two views that only ssbroker has."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
             "is_activation_enabled is_receive_enabled is_enqueue_enabled is_retention_enabled "
             "is_poison_message_handling_enabled",
         ),
-        poison_queue_id=_INT,  # not a column of SQL Server
+        poison_queue_id=_INT,  # not in SQL Server
     ),
     "sys.service_message_types": _columns(
         name=_TEXT,
@@ -117,7 +117,7 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         remote_service_name=_TEXT,
         priority=_TINY,
     ),
-    # `is_initiator` is not a column of SQL Server; with it, the rows can be routed directly.
+    # SQL Server's view has no `is_initiator`; with this column, the rows can be routed directly.
     "sys.transmission_queue": _columns(
         conversation_handle=GUID,
         to_service_name=_TEXT,
@@ -337,7 +337,7 @@ def _rows_by_database(
     databases: Iterable[DatabaseContext],
     rows_of: Callable[[DatabaseContext], list[Row] | None],
 ) -> list[tuple[DatabaseContext, list[Row]]]:
-    """Returns the rows of each database that has the view or queue; omits databases that are detached meanwhile."""
+    """Returns the rows of each database that contains the view or queue; omits databases that are detached meanwhile."""
     found = []
     for database in databases:
         try:
@@ -361,7 +361,7 @@ def _queue_rows(database: DatabaseContext, key: tuple[str, str]) -> list[Row] | 
 
 def _database_rows(database: DatabaseContext, name: str) -> list[Row]:
     with database.file.read() as connection:
-        database.objects(connection)  # raises if it is no longer attached
+        database.objects(connection)  # raises if the database is no longer attached
         found: list[Row] = [*views.rows(connection, name)]
     if name == "sys.certificates":
         return [(*row[:-1], *_certificate_columns(row[-1])) for row in found]
@@ -469,7 +469,7 @@ def queue_slices(
     bytes_max: int,
     slices_max: int | None = None,
 ) -> list[QueueSlice]:
-    """Splits a queue or the transmission queue into slices, as it is now."""
+    """Splits the current contents of a queue or the transmission queue into slices."""
     with database.file.read() as connection:
         queue_id = _queue_id(database, connection, name)
         found = views.queue_slices(

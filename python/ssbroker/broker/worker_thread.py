@@ -1,4 +1,4 @@
-"""The background thread of an instance, and detection of reentrant calls."""
+"""The background thread of an instance, and the detection of reentrant calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGES: Final = ("ssbroker.broker.", "ssbroker.store.")
 
 
 def is_reentrant_call() -> bool:
-    """Returns whether a call into the broker is running further up the stack; other threads may wait for locks that it holds."""
+    """Returns whether a call into the broker is running further up the stack; other threads may wait for locks that this call holds."""
     has_left = False
     frame = sys._getframe(1)  # noqa: SLF001  # as `traceback` does
     while frame.f_back is not None:
@@ -30,7 +30,7 @@ def is_reentrant_call() -> bool:
 
 
 def wait_limit(timeout: float = threading.TIMEOUT_MAX) -> float:
-    """Returns for how many seconds to wait for another thread or its lock.
+    """Returns the number of seconds to wait for another thread or a lock that it holds.
 
     Within a reentrant call, the wait is short, since the thread may itself wait for a call further up the stack.
     """
@@ -38,18 +38,18 @@ def wait_limit(timeout: float = threading.TIMEOUT_MAX) -> float:
 
 
 LONGEST_WAIT: Final = 5.0
-"""Maximum seconds between two calls, unless a thread is created with another: other processes may have written to the files."""
+"""Default of the maximum number of seconds between two calls, because other processes may have written to the files."""
 _BACK_OFF_MAX: Final = 60.0
 REENTRANT_TIMEOUT: Final = 1.0
-"""Seconds of each wait for a thread that may itself wait for a call further up the stack."""
+"""Seconds to wait for a thread that may itself wait for a call further up the stack."""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class WorkerThread:
-    """Calls a function in a daemon thread: when woken, and at the time that the last call returned.
+    """Calls a function in a daemon thread: when woken, and at the time that the previous call returned.
 
-    The thread starts when it is first woken. A call that raises is logged, and the next call is delayed by 1, 2, 4, ... 60 s.
+    The thread starts when it is first woken. If a call raises, the error is logged, and the next call is delayed by 1, 2, 4, ... 60 s.
 
     Examples:
         >>> import threading
@@ -92,7 +92,8 @@ class WorkerThread:
             if self._is_closed:
                 return
             if self._next is None or due < self._next:
-                # A signal handler may call this here. If it set `_next`, this call would then replace its earlier time with a later one.
+                # A signal handler may call `wake` at this point. If it set `_next`, this call would then replace the
+                # handler's earlier time with a later one.
                 self._wanted.append(due)
                 self._changed.notify_all()
             if self._thread is None:
@@ -111,7 +112,7 @@ class WorkerThread:
 
         If a signal handler closes the instance during a call, the thread may wait for that call; then it is left to end on its own.
         """
-        if os.getpid() != self._process:  # a forked process has no thread, and the lock may never be released
+        if os.getpid() != self._process:  # in a forked process there is no thread, and the lock may never be released
             return
         with self._changed:
             self._is_closed = True
@@ -130,7 +131,7 @@ class WorkerThread:
                 due = self._work()
                 failures = 0
             except (Exception, SystemExit):  # a subscriber may call sys.exit
-                if self._is_closed:  # closed without waiting for this call: its files are closed
+                if self._is_closed:  # closed without waiting for this call, whose files are closed
                     return
                 with print_logging_errors():
                     _LOGGER.exception("%s: background work failed; retrying", self._name)

@@ -1,4 +1,4 @@
-"""What a source says about an instance beyond its routing tables; used by the diagnosis only."""
+"""Properties of an instance that routing does not use; only the diagnostics use them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ServiceDetails:
     """A service of a database.
 
     Attributes:
-        queue: Its queue, as schema and name in lower case.
-        accepts_conversations: Whether it has a contract, so that conversations with it can be started.
+        queue: The queue of the service, as schema and name in lower case.
+        accepts_conversations: Whether the service has a contract, so that conversations with it can be started.
     """
 
     queue: str
@@ -28,8 +28,8 @@ class QueueDetails:
     """A queue of a database.
 
     Attributes:
-        schema: Its schema, as it was created.
-        name: Its name, as it was created.
+        schema: The schema, spelled as it was created.
+        name: The name, spelled as it was created.
         is_enabled: Whether the queue is enabled.
     """
 
@@ -43,8 +43,8 @@ class EndpointDetails:
     """The Service Broker endpoint.
 
     Attributes:
-        name: Its name.
-        state: `STARTED`, `STOPPED` or `DISABLED`; None if it is not known.
+        name: The name.
+        state: `STARTED`, `STOPPED` or `DISABLED`; None if unknown.
     """
 
     name: str
@@ -53,13 +53,13 @@ class EndpointDetails:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConversationCount:
-    """Conversation endpoints of a database in one state.
+    """The number of conversation endpoints of a database in one state.
 
     Attributes:
         database: The database.
         state: The state, such as `DISCONNECTED_INBOUND`.
-        count: Their number.
-        oldest_seconds: The age of the oldest; None if it is not known.
+        count: The number of endpoints.
+        oldest_seconds: The age of the oldest endpoint; None if unknown.
     """
 
     database: str
@@ -74,10 +74,10 @@ class BindingDetails:
 
     Attributes:
         database: The database.
-        name: Its name.
+        name: The name.
         service: The remote service.
-        user: The user that stands for the owner of the remote service.
-        has_user: Whether the database has this user.
+        user: The local user whose certificate identifies the owner of the remote service.
+        has_user: Whether the user exists in the database.
         has_certificate: Whether the user owns a certificate.
     """
 
@@ -91,18 +91,18 @@ class BindingDetails:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstanceDetails:
-    """What is known of an instance beyond routing. None means that the source does not say.
+    """The known properties of an instance that routing does not use. None means that the source does not provide the property.
 
     Attributes:
-        services: By database and name.
-        queues: By database, and schema and name in lower case.
+        services: The services, by database and name.
+        queues: The queues, by database, and by schema and name in lower case.
         endpoint: The endpoint; None if there is none or it is unknown.
-        is_endpoint_known: Whether the source would show an endpoint if there was one.
+        is_endpoint_known: Whether the source would show an endpoint if there were one.
         mirroring_roles: The role of each database that is not a principal.
         conversations: The number of conversation endpoints by database and state.
-        bindings: The remote service bindings, if the source shows users and certificates too.
-        is_complete: Whether the source shows all databases and services; a script that creates no database changes some of an instance.
-        former_broker_ids: The broker ids that each database no longer has, if its present one is unknown.
+        bindings: The remote service bindings, if the source also shows users and certificates.
+        is_complete: Whether the source shows all databases and services; a script that creates no database may describe only a part of an instance.
+        former_broker_ids: The former broker ids of each database whose current broker id is unknown.
         offline: The databases that are offline.
     """
 
@@ -122,7 +122,7 @@ NO_DETAILS = InstanceDetails()
 
 
 def details_of_script(model: InstanceModel) -> InstanceDetails:
-    """Returns what a script says about its instance."""
+    """Returns the details that a script specifies."""
     users = {(database, name.casefold()) for database, name in model.users}
     owners = {
         (database, (certificate.owner or "dbo").casefold()) for (database, _), certificate in model.certificates.items()
@@ -139,7 +139,7 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
             )
             for (database, schema, name), queue in model.queues.items()
         },
-        # A new endpoint is stopped unless its statement starts it.
+        # A new endpoint is stopped unless the statement starts it.
         endpoint=None
         if endpoint is None
         else EndpointDetails(
@@ -157,7 +157,7 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
             for (database, name), binding in model.bindings.items()
             if not model.databases[database].is_assumed
         )
-        # Otherwise the databases exist already, and the users and certificates may be there.
+        # Otherwise, the databases already exist, and may contain the users and certificates.
         if model.is_complete
         else None,
         is_complete=model.is_complete,

@@ -14,7 +14,8 @@ from ssbroker import schemas
 from ssbroker._arrow import to_ipc
 
 _FINGERPRINT_FORMAT: Final = 1
-# The bytes under a null are undefined, so each column is digested as one without nulls: with a fill value, and a column of null flags.
+# The bytes under a null are undefined, so each column is digested as two columns without nulls: the values with a fill
+# value, and the null flags.
 _CANONICAL_TYPES: Final[dict[pa.DataType, tuple[pa.DataType, Any]]] = {
     pa.string(): (pa.string(), ""),
     pa.int32(): (pa.int32(), 0),
@@ -33,7 +34,7 @@ def fingerprint(
     message_forwarding: bool,
     pending_requests: Iterable[str],
 ) -> str:
-    """Returns the SHA-256 digest of a catalog's content in hexadecimal, regardless of the order of rows and of extra columns."""
+    """Returns the SHA-256 digest of a catalog's content in hexadecimal; ignores the order of rows and extra columns."""
     settings = [_FINGERPRINT_FORMAT, sorted(set(addresses)), message_forwarding, sorted(set(pending_requests))]
     digest = hashlib.sha256(json.dumps(settings).encode())
     services = services.select(schemas.SERVICES.names).group_by(schemas.SERVICES.names).aggregate([])
@@ -44,7 +45,7 @@ def fingerprint(
 
 
 def _add(digest: hashlib._Hash, table: pa.Table, *, keys: tuple[str, ...]) -> None:
-    """Adds rows to the digest, sorted by their keys, in a form in which equal rows have equal bytes."""
+    """Adds rows to the digest, sorted by their keys, encoded so that equal rows have equal bytes."""
     table = table.take(pc.sort_indices(table, sort_keys=[(key, "ascending") for key in keys])).combine_chunks()
     columns: dict[str, Any] = {}
     for field, column in zip(table.schema, table.columns, strict=True):

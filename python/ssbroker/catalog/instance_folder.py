@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 STATUS_FILE: Final = "serving.json"
 """The file in which the serving process states its addresses and connections."""
 MSDB_FILE: Final = "msdb.sqlite"
-"""The file that makes a folder the folder of an instance."""
+"""The file that makes a folder an instance folder."""
 _CACHED_INSTANCES: Final = 4
 _SHARED_MEMORY_SUFFIX: Final = "-shm"
-"""Suffix of SQLite's shared-memory file, which readers modify too."""
+"""Suffix of SQLite's shared-memory file, which readers also modify."""
 
 
 class Contents(Protocol):
@@ -30,15 +30,15 @@ class Contents(Protocol):
 
     @property
     def routes(self) -> pa.Table:
-        """Rows of `schemas.ROUTES`, possibly with extra columns."""
+        """The routes, with the columns of `schemas.ROUTES` and possibly others."""
 
     @property
     def databases(self) -> pa.Table | None:
-        """Rows of `schemas.DATABASES`."""
+        """The databases, with the columns of `schemas.DATABASES`."""
 
     @property
     def services(self) -> pa.Table | None:
-        """Rows of `schemas.SERVICES`."""
+        """The services, with the columns of `schemas.SERVICES`."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def served_addresses(folder: Path) -> tuple[str, ...]:
 
 
 def instance_files(folder: Path) -> list[Path]:
-    """Returns the files that hold the routing tables of an instance, including attached databases in other folders."""
+    """Returns the files that contain the routing tables of an instance, including attached databases in other folders."""
     own = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.endswith(_SHARED_MEMORY_SUFFIX))
     stats = [(file.name, file.stat()) for file in own if file.name.startswith(MSDB_FILE)]
     registry = tuple((name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -20,7 +20,7 @@ from ssbroker.exceptions import DdlError, InputError, MalformedDataError, Schema
 def load_scripts(
     files: Sequence[Path], *, now: datetime, options: ddl.ScriptOptions = ddl.STRICT
 ) -> dict[str | None, ddl.ScriptTables]:
-    """Reads scripts as one script, with a batch separator after each; LIFETIME counts from `now`. Returns the tables of each server."""
+    """Reads files as one script, with a batch separator after each file; LIFETIME counts from `now`. Returns the tables of each server."""
     return ddl.read_servers([(_script_text(file, options), str(file)) for file in files], now=now, options=options)
 
 
@@ -42,14 +42,14 @@ _SCHEMAS: Final = {"routes": schemas.ROUTES, "databases": schemas.DATABASES, "se
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogSource:
-    """Content of a catalog, and the files it was read from."""
+    """The content of a catalog, and the files from which it was read."""
 
     routes: pa.Table
-    """Rows of `schemas.ROUTES`, possibly with extra columns."""
+    """The routes, with the columns of `schemas.ROUTES` and possibly others."""
     databases: pa.Table | None = None
-    """Rows of `schemas.DATABASES`."""
+    """The databases, with the columns of `schemas.DATABASES`."""
     services: pa.Table | None = None
-    """Rows of `schemas.SERVICES`."""
+    """The services, with the columns of `schemas.SERVICES`."""
     addresses: tuple[str, ...] = ()
     """Addresses of the instance."""
     message_forwarding: bool = False
@@ -86,7 +86,7 @@ def load_source(path: Path, *, now: datetime, options: ddl.ScriptOptions = ddl.S
 
 
 def load_sources(path: Path, *, now: datetime, options: ddl.ScriptOptions) -> dict[str | None, CatalogSource]:
-    """Reads the content of one catalog, or of one for each server that a script connects to; the name None means the first connection.
+    """Reads the content of one catalog, or of one catalog for each server that a script connects to; the name None means the first connection.
 
     The result is consistent: if a file changes during reading, everything is read again.
     """
@@ -108,7 +108,7 @@ def load_sources(path: Path, *, now: datetime, options: ddl.ScriptOptions) -> di
 
 
 def source_files(path: Path) -> list[Path]:
-    """Returns the files that `load_source` reads: for a folder, its files sorted by name and the scripts of its subfolders; otherwise the path itself."""
+    """Returns the files that `load_source` reads: for a folder, its files sorted by name, and scripts in subfolders; otherwise the path itself."""
     if not path.is_dir():
         return [path]
     known = [entry for entry in sorted(path.iterdir()) if _is_script(entry) or _is_table(entry) or _is_settings(entry)]
@@ -123,7 +123,7 @@ def source_files(path: Path) -> list[Path]:
 
 
 def _scripts(folder: Path) -> Iterator[Path]:
-    """Yields the scripts of a folder and of the folders below it, as database projects have them."""
+    """Yields the scripts in a folder and in the folders below it, as in database projects."""
     for entry in sorted(folder.iterdir()):
         if _may_hold_scripts(entry):
             yield from _scripts(entry)
@@ -132,7 +132,7 @@ def _scripts(folder: Path) -> Iterator[Path]:
 
 
 def _may_hold_scripts(folder: Path) -> bool:
-    """Returns whether scripts in a folder belong to the folder above; `bin` and `obj` hold the output of database projects."""
+    """Returns whether scripts in a folder belong to the parent folder; `bin` and `obj` contain the output of database projects."""
     is_hidden = folder.name.startswith(".") or folder.name.lower() in ("bin", "obj")
     return not is_hidden and folder.is_dir() and not folder.is_symlink()
 
@@ -241,7 +241,7 @@ def _from_scripts(
 
 
 def _read_settings(file: Path) -> dict[str, Any]:
-    """Reads the settings of the instance; each is optional, and so is the file."""
+    """Reads the settings of the instance; each setting is optional, and so is the file."""
     if not file.exists():
         return {}
     settings = decode_json(read_bytes(file), where=str(file))

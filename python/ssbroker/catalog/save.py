@@ -36,7 +36,8 @@ def save_text(path: Path, text: str) -> None:
 def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[str, Any]) -> None:
     """Writes tables as Parquet files, and the settings of the instance, to a folder; on an error, an existing folder is unchanged.
 
-    The new folder replaces the old one by two renames; between them, the path does not exist. Only the folder of a saved catalog is replaced.
+    Two renames replace the old folder with the new one; between them, the path does not exist. Only a folder that
+    contains a saved catalog is replaced.
     """
     path = _resolve(path)
     with _temporary_folder(path) as temporary:

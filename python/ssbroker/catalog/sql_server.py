@@ -15,7 +15,7 @@ from ssbroker.exceptions import InvalidGuidError, MalformedDataError
 
 
 class DbApiCursor(Protocol):
-    """The part of a DB-API 2.0 cursor that is used."""
+    """The part of a DB-API 2.0 cursor that this module uses."""
 
     @property
     def description(self) -> Any:
@@ -36,7 +36,7 @@ class DbApiCursor(Protocol):
 
 
 class DbApiConnection(Protocol):
-    """The part of a DB-API 2.0 connection that is used."""
+    """The part of a DB-API 2.0 connection that this module uses."""
 
     def cursor(self) -> Any:
         """Opens a cursor."""
@@ -78,7 +78,7 @@ _TRANSMISSION_QUEUE_FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("transmission_status", pa.string()),
 ]
 TRANSMISSION_QUEUE: Final = pa.schema(_TRANSMISSION_QUEUE_FIELDS)
-"""Messages that wait to be sent, one row each: `schemas.CONVERSATIONS`, and columns of `sys.transmission_queue`."""
+"""Messages that wait to be sent, one per row: the columns of `schemas.CONVERSATIONS`, and columns of `sys.transmission_queue`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

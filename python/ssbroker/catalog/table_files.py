@@ -67,7 +67,7 @@ def _parse_values(values: Sequence[Any], parse: Callable[[Any], Any], where: str
 
 
 def _cell_parser(data_type: pa.DataType) -> tuple[Callable[[Any], Any], pa.DataType, str]:
-    """Returns the parser of a cell, the resulting type, and its description for messages."""
+    """Returns the function that parses cells of this column type, the type of its results, and a description of valid cells for error messages."""
     if pa.types.is_int32(data_type):
         return _int32, data_type, "a 32-bit integer"
     if pa.types.is_boolean(data_type):
@@ -109,7 +109,7 @@ def _text(value: Any) -> str:
 
 
 def _with_nulls(values: pa.ChunkedArray[Any], null_texts: Sequence[str]) -> pa.ChunkedArray[Any]:
-    """Converts cells with one of the texts to null; SQL Server Management Studio writes `NULL`."""
+    """Converts cells that contain one of `null_texts` to null; SQL Server Management Studio writes `NULL`."""
     with_nulls: pa.ChunkedArray[Any] = null_where(pc.is_in(values, value_set=pa.array(null_texts)), values)
     return with_nulls
 
@@ -147,7 +147,7 @@ def read_bytes(path: Path) -> bytes:
 
 @contextmanager
 def os_errors_as_input_errors(path: Path) -> Iterator[None]:
-    """Converts an OSError of the block, such as a missing permission, to InputError."""
+    """Converts an OSError in the block, such as a missing permission, to InputError."""
     try:
         yield
     except OSError as error:
@@ -304,4 +304,4 @@ FORMATS: Final[Mapping[str, Callable[[Path, pa.Schema, str], pa.Table]]] = {
     ".arrow": _arrow,
     ".feather": _arrow,
 }
-"""Suffixes of table files, and their readers."""
+"""Readers of table files, by suffix."""

@@ -26,7 +26,7 @@ _STREAM_NAMES: Final = {1: "standard output", 2: "standard error"}
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Replaces the standard streams, so that a command runs to its end even if nobody reads its output.
+    """Replaces the standard streams, so that a command runs to its end even if its output is not read.
 
     A closed pipe (`ssbroker sql shop/ *.sql | head -1`) or a stream that was closed from the start neither stops the command nor changes
     its exit status. Other write errors raise `OutputError`. Characters that the encoding of the stream lacks are written as backslash
@@ -48,7 +48,7 @@ class _ResilientFile(io.FileIO):
 
     _is_failed = False
     is_closed = False
-    """Whether nobody reads the output any more."""
+    """Whether the reader has closed the output."""
 
     def write(self, data: Any, /) -> int:
         if self._is_failed:
@@ -81,7 +81,7 @@ def _resilient(stream: TextIO | None) -> TextIO:
 
 
 def is_output_closed() -> bool:
-    """Returns whether nobody reads standard output any more, so that a command without an end can end."""
+    """Returns whether the reader has closed standard output, so that a command that runs forever can stop."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return isinstance(raw, _ResilientFile) and raw.is_closed
 
@@ -95,7 +95,7 @@ _INTERRUPTED_NOTES: Final = {
     "sql": "completed batches are saved",
     "certificates": "the certificates listed above were created",
 }
-"""The state that an interrupted command leaves, if it is not the state before."""
+"""What an interrupted command leaves behind, if not the previous state."""
 
 _COMMANDS: Final = {
     "route": "Route conversations: write each one with its routing decision, and print a summary.",
@@ -113,7 +113,7 @@ _COMMANDS: Final = {
     "requeue": "Put messages that failed and were moved to another queue back into their queue.",
     "doctor": "Check the installation, and the files of an instance.",
 }
-"""The commands, each with the first line of its help. The module of a command has its name, and is imported when it is needed."""
+"""The commands, each with the first line of its help. The module of a command has the same name, and is imported when needed."""
 
 
 class _Group(TyperGroup):
@@ -130,7 +130,7 @@ class _Group(TyperGroup):
         return list(_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Imports a command; returns None if there is none of this name."""
+        """Imports a command; returns None if there is no command with this name."""
         del ctx
         if cmd_name in _COMMANDS and cmd_name not in self._loaded:
             module = import_module(f"ssbroker.cli.{cmd_name}")
@@ -191,7 +191,7 @@ def _root(
         typer.echo(context.get_help())
 
 
-# The base of the errors that typer raises about arguments; it has a public name since typer 0.28.
+# The base class of errors that typer raises about arguments; public since typer 0.28.
 _USAGE_ERROR: Final[type[Any]] = getattr(typer, "TyperException", typer.BadParameter.mro()[2])
 
 
@@ -199,11 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments: The command-line arguments; None takes those of the process.
+        arguments: The command-line arguments; None means the arguments of the process.
 
     Returns:
-        The exit status: 0 for success, 2 for wrong use or bad input, 130 if interrupted, 1 as documented by the subcommand. Errors are one line
-        on standard error.
+        The exit status: 0 for success, 2 for wrong use or bad input, 130 if interrupted, 1 as documented by the
+        subcommand. An error is one line on standard error.
 
     Examples:
         >>> main(["route", "--help"])  # doctest: +ELLIPSIS
@@ -252,7 +252,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def repeat_option(arguments: Sequence[str]) -> list[str]:
-    """Repeats `--conversations` before each of its files, so that a shell pattern can follow it.
+    """Repeats `--conversations` before each file, so that a shell pattern can follow the option.
 
     Examples:
         >>> repeat_option(["route", "--conversations", "a.csv", "b.csv", "-o", "c.csv"])
@@ -290,7 +290,7 @@ def _interrupted(arguments: Sequence[str]) -> int:
 
 
 def _fail(message: str, *, status: int = 2) -> int:
-    with suppress(OSError):  # if not even this can be written, only the exit status reports the error
+    with suppress(OSError):  # if this cannot be written either, only the exit status reports the error
         sys.stderr.write(f"{_NAME}: {one_line(message)}\n")
     return status
 
@@ -323,7 +323,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
     try:
         before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread, which alone handles signals
+    except ValueError:  # not the main thread, which is the only one that handles signals
         yield
         return
     try:

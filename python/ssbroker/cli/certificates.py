@@ -39,7 +39,7 @@ Add a certificate of the same authority:
 """
 AUTHORITY: Final = "authority"
 DEFAULT_DAYS: Final = 365
-# Valid as a file name on every system, and as a DNS name.
+# Matches names that are valid as a file name on every system, and as a DNS name.
 _NAME_PATTERN: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]|\.(?=[a-z0-9_]))*", re.ASCII | re.IGNORECASE)
 _CLOCK_TOLERANCE: Final = timedelta(hours=1)
 """Certificates are valid from this long before now, because clocks differ."""
@@ -101,7 +101,7 @@ def _load_authority(folder: Path) -> CertificateWithKey:
 
 
 def _limit_to_authority(folder: Path, validity: Validity, ends: datetime) -> Validity:
-    """Ends the validity no later than that of the authority."""
+    """Limits the validity to that of the authority."""
     if ends <= datetime.now(UTC):
         raise InputError(
             f"{_certificate_and_key(folder, AUTHORITY)[0]}: the authority expired on {ends:%Y-%m-%d}; "
@@ -120,7 +120,7 @@ def _check_name(name: str) -> None:
 
 
 def _refuse_existing(folder: Path, name: str, advice: str) -> None:
-    """Raises if a file exists; an overwritten private key is lost. Dangling links count as existing."""
+    """Raises if a file exists, because an overwritten private key would be lost. Dangling links count as existing."""
     for file in _certificate_and_key(folder, name):
         if os.path.lexists(file):
             raise OptionError(f"{file}: the file already exists; {advice}")

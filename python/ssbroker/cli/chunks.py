@@ -14,7 +14,7 @@ CHUNK_ROWS: Final = 32_768
 IN_FLIGHT_BYTES_MAX: Final = 64 << 20
 """The approximate size of the input that is processed at the same time."""
 UNMERGED_ROWS_MAX: Final = 200_000
-"""The maximum number of rows of the results of chunks before they are merged."""
+"""The maximum number of rows in the results of chunks before these are merged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,9 +22,9 @@ class LoadedChunk:
     """The rows of a chunk."""
 
     batch: pa.RecordBatch
-    """The columns; if `json_lines` is set, only those that the command reads."""
+    """The columns; if `json_lines` is set, only the columns that the command reads."""
     json_lines: Any = None
-    """The JSON text of each row, if the lines of the file are copied to the output."""
+    """The JSON text of each row, if lines of the file are copied to the output."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class InputFile(Protocol):
 
 
 def all_chunks(inputs: Sequence[InputFile]) -> Iterator[tuple[Chunk, int]]:
-    """Yields the chunks of all files, each with the number of bytes of all files read at its end."""
+    """Yields the chunks of all files, each with the total number of bytes read so far."""
     bytes_before = 0
     for input_file in inputs:
         for chunk in input_file.chunks():

@@ -125,7 +125,7 @@ def compare(
         for side in (before, after)
     )
     check_instances(addresses, old, new)
-    # A single instance has the name of the first file on both sides.
+    # On both sides, a single instance is named after the first file.
     is_single = not fleet and len(old) == len(new) == 1
     sides = (old, Fleet(dict(zip(old, new.values(), strict=True))) if is_single else new)
     if conversations:
@@ -229,7 +229,7 @@ def print_comparison(
 
 
 def _print_omitted(count: int, console: Console) -> None:
-    """Prints how many of some rows are not shown, if any."""
+    """Prints how many rows are not shown, if any."""
     if count > _SHOWN_ROWS_MAX:
         print_prose(console, f"  and {count - _SHOWN_ROWS_MAX:,} more; --json lists all")
 

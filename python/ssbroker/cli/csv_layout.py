@@ -1,4 +1,4 @@
-"""The layout of a CSV file, as SSMS, sqlcmd and spreadsheets write it: encoding, separator, and lines that are not rows."""
+"""The layout of a CSV file that SSMS, sqlcmd or a spreadsheet wrote: encoding, separator, and lines that are not rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CsvLayout:
         delimiter: A comma, or a tab or semicolon if the header has no comma.
         header: The names of the columns; empty for an empty file.
         has_dashes: Whether sqlcmd has underlined the header.
-        has_rows: Whether anything follows the header.
+        has_rows: Whether the file has more than a header.
     """
 
     encoding: str
@@ -68,7 +68,7 @@ def is_underline(cells: list[str]) -> bool:
 
 
 def is_row_count(line: str) -> bool:
-    """Returns whether a line is the number of rows that sqlcmd writes below them.
+    """Returns whether a line is the row count that sqlcmd writes below the rows.
 
     Examples:
         >>> is_row_count("(1 rows affected)"), is_row_count("(none)")
@@ -78,7 +78,7 @@ def is_row_count(line: str) -> bool:
 
 
 def numbered_rows(rows: Iterator[list[str]], layout: CsvLayout) -> Iterator[list[str]]:
-    """Yields the rows after the header, without blank lines and what sqlcmd adds."""
+    """Yields the rows after the header, without blank lines and lines that sqlcmd adds."""
     next(rows)
     if layout.has_dashes:
         next(rows)
@@ -88,7 +88,7 @@ def numbered_rows(rows: Iterator[list[str]], layout: CsvLayout) -> Iterator[list
 
 
 def first_line(cells: list[str], *, last: int) -> int:
-    """Returns the line on which a row starts, from its last line: a cell may have line breaks."""
+    """Returns the line on which a row starts, given its last line: cells may contain line breaks."""
     return last - sum(cell.count("\n") for cell in cells)
 
 
@@ -108,7 +108,7 @@ def line_of_row(file: Path, row: int) -> int | None:
 
 @contextmanager
 def field_size_limit(characters: int) -> Iterator[None]:
-    """Sets the number of characters that a cell may have."""
+    """Sets the maximum number of characters in a cell."""
     before = csv.field_size_limit(characters)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Options that `lint`, `trace`, `stuck` and `compare` share, and the instances that they name."""
+"""Options that `lint`, `trace`, `stuck` and `compare` share; loads the instances that they name."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def load_fleet(
     options: ScriptOptions,
     addresses: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Fleet:
-    """Loads the instances of `instance_paths`, with more addresses by name; a LIFETIME in a script counts from `now`."""
+    """Loads the instances of `instance_paths`, with additional addresses by name; a LIFETIME in a script counts from `now`."""
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
 
     found: dict[str, Catalog] = {}
@@ -114,7 +114,7 @@ def parse_instance_addresses(texts: Sequence[str] | None) -> dict[str, list[str]
 
 
 def check_instances(addresses: Mapping[str, Sequence[str]], *fleets: Mapping[str, Catalog]) -> None:
-    """Raises OptionError if `--address` names an instance that is in none of the fleets."""
+    """Raises OptionError if `--address` names an instance that is not in any of the fleets."""
     known = list(dict.fromkeys(name for fleet in fleets for name in fleet))
     for name in addresses:
         if find_name(name, known) is None:
@@ -123,7 +123,7 @@ def check_instances(addresses: Mapping[str, Sequence[str]], *fleets: Mapping[str
 
 
 def with_addresses(instances: Mapping[str, Catalog], addresses: Mapping[str, Sequence[str]]) -> dict[str, Catalog]:
-    """Returns the instances with more addresses of those that are named."""
+    """Returns the instances with the additional addresses."""
     found = dict(instances)
     for given, more in addresses.items():
         name = find_name(given, found)
@@ -139,7 +139,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def instance_name(path: Path) -> str:
-    """Returns the name of the instance in a file or folder.
+    """Returns the name of the instance that a file or folder describes.
 
     Examples:
         >>> instance_name(Path("net/NORTH.sql"))
@@ -153,7 +153,7 @@ def instance_name(path: Path) -> str:
 def require_start(
     instance: str | None, database: str | None, fleet: Fleet, *, subject: str = "where the conversation starts"
 ) -> None:
-    """Raises InputError if `--from` may mean several databases, and lists them; `subject` is what to specify, for the message."""
+    """Raises InputError, which lists the databases, if `--from` may mean several; `subject` names what to specify, for the message."""
     starts = [
         f"{name}/{each}"
         for name, catalog in fleet.items()
@@ -166,14 +166,14 @@ def require_start(
 
 
 SHOWN_NAMES_MAX: Final = 10
-"""The most names that an error lists."""
+"""The maximum number of names that an error lists."""
 
 
 def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]:
     """Parses `INSTANCE/DATABASE` to both names, either of which may be omitted.
 
-    A single name is an instance if the fleet has several and one of this name, else a database. Both may differ from the known
-    names in case.
+    A single name is an instance if the fleet has several instances and one with this name; otherwise, it is a database.
+    The case of both names is ignored.
 
     Examples:
         >>> from ssbroker import Catalog, schemas
@@ -200,6 +200,6 @@ def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]
 
 
 def database_names(*fleets: Fleet) -> list[str]:
-    """Returns the names of the databases of fleets, each once."""
+    """Returns the distinct names of the databases in fleets."""
     names = (str(name) for fleet in fleets for each in fleet.values() for name in each.databases["name"].to_pylist())
     return list(dict.fromkeys(names))

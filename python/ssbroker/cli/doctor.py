@@ -52,7 +52,7 @@ _LIBRARIES: Final = {
     "pyspark": ("Spark", "ssbroker[local-spark]"),
     "pandas": ("streams in Spark", "ssbroker[local-spark]"),
 }
-"""Libraries, each with what needs it and what to install."""
+"""Libraries, each with the feature that needs it and the package to install."""
 _OF_INSTANCES: Final = ("apsw", "cryptography")
 _SHOWN_DATABASES_MAX: Final = 10
 _CPU_FEATURES: Final = ("avx512f", "avx512bw", "avx512vbmi", "avx2", "sse2", "asimd")
@@ -125,7 +125,7 @@ def _folder_lines(*, path: str, problem: str | None, databases: list[dict[str, A
 
 
 def _check_databases(folder: Path) -> tuple[list[dict[str, Any]] | None, str | None]:
-    """Returns the databases of an instance with the damage of each, and the problem of the instance."""
+    """Returns the databases of an instance, each with its damage if any, and the problem of the instance, if any."""
     from ssbroker.broker.instance import Instance, instance_context  # noqa: PLC0415 - may not be installed
 
     try:
@@ -151,7 +151,7 @@ def _damage(file: DatabaseFile) -> str | None:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Does not log that databases are not available: the result says so."""
+    """Suppresses log records about unavailable databases, because the result reports them."""
     logger = logging.getLogger("ssbroker.broker")
     logger.addFilter(_refuse)
     try:
@@ -188,7 +188,7 @@ def _vector_instructions() -> list[str]:
 
 
 def _java() -> str | None:
-    """Returns the version and the path of Java, as Spark finds it: by JAVA_HOME, or in the path."""
+    """Returns the version and the path of Java as Spark finds it: in JAVA_HOME, or on the path."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home, "bin")) if home else None)
     if program is None:
@@ -216,7 +216,7 @@ def _problem(folder: Path) -> str | None:
     except OSError as error:
         return f"cannot write to {place}: {error.strerror}"
     for existing in sorted(folder.glob("*.sqlite*")) if folder.is_dir() else ():
-        # Without shared memory an instance only works more slowly.
+        # Without shared memory, an instance is only slower.
         if not existing.name.endswith(SHARED_MEMORY_SUFFIX) and not os.access(existing, os.R_OK | os.W_OK):
             return f"cannot read and write {existing}"
     if is_instance_folder(folder):

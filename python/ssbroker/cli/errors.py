@@ -22,7 +22,7 @@ _ROW_AS_REASON: Final = re.compile(r"(\bbecause row )([0-9]+)")
 def error_in_file(
     error: InputError | SchemaError, *, file: Path, row_in_file: Callable[[int], int] = int
 ) -> InputError | SchemaError:
-    """Returns the error of a chunk with the name of the file and the row number in the file.
+    """Returns an error about a chunk with the name of the file and the row number in the file.
 
     Examples:
         >>> error = InputError("age, row 2: 'x' is not a number", row=2)
@@ -30,7 +30,7 @@ def error_in_file(
         "people.csv: age, row 42: 'x' is not a number"
     """
     moved = renumber_row(error, row_in_file) if isinstance(error, InputError) else error
-    # An error about a column can name a row as its reason.
+    # An error about a column may name a row as the reason.
     message = _ROW_AS_REASON.sub(lambda found: f"{found[1]}{row_in_file(int(found[2]))}", str(moved))
     row = moved.row if isinstance(moved, InputError) else None
     named = type(moved)(f"{file}: {message}{line_of(file, row)}")
@@ -39,19 +39,19 @@ def error_in_file(
 
 
 def line_of(file: Path, row: int | None) -> str:
-    """Returns the line of a row of a CSV file, to append to a message; empty for other files."""
+    """Returns the line of a row in a CSV file, to append to a message; empty for other files."""
     is_csv = format_by_suffix(file) is Format.CSV
     return line_text(line_of_row(file, row)) if row is not None and is_csv and file.exists() else ""
 
 
 def line_text(line: int | None) -> str:
-    """Returns a line of a file, to append to a message; rows are counted from 0 without the header, so they say less."""
+    """Returns the text for a line number, to append to a message. It is clearer than a row number, which starts at 0 after the header."""
     return "" if line is None else f" (line {line} of the file)"
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Converts errors of pyarrow and the system while reading `path` to `InputError` and `MalformedDataError`."""
+    """Converts errors that pyarrow and the system raise while reading `path` to `InputError` and `MalformedDataError`."""
     try:
         yield
     except FileNotFoundError as error:
@@ -64,7 +64,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Converts errors of pyarrow and the system while writing `path` to `OutputError`."""
+    """Converts errors that pyarrow and the system raise while writing `path` to `OutputError`."""
     try:
         yield
     except OutputError:

@@ -88,7 +88,7 @@ def explain(
         raise OptionError(
             "--from and --from-outside cannot be used together: the conversation starts in this instance or outside"
         )
-    # LIFETIME counts from the current time, whatever the time of the decision.
+    # LIFETIME counts from the current time, regardless of the time of the decision.
     loaded = Catalog.load(catalog, variables=parse_variables(variable), encoding=encoding, lenient=lenient)
     with as_options(to_broker_instance="--broker-instance", conversation_id="--conversation-id", database="--from"):
         explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(

@@ -1,4 +1,4 @@
-"""The formats of files: by suffix, by option or by the first bytes."""
+"""File formats, chosen by suffix, by option or by the first bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FIRST_BYTES: Final = {b"PAR1": Format.PARQUET, b"ARRO": Format.ARROW, b"\xff\xf
 _COMPRESSED: Final = (".bz2", ".gz", ".xz", ".zip", ".zst")
 KNOWN_SUFFIXES: Final = ", ".join(_SUFFIXES)
 STANDARD_STREAM: Final = "-"
-"""How other commands name standard input and output."""
+"""The name by which other commands refer to standard input and output."""
 
 
 def format_by_suffix(path: Path) -> Format | None:
@@ -44,7 +44,7 @@ def format_by_suffix(path: Path) -> Format | None:
 
 
 def output_format(path: Path, requested: Format | None) -> Format:
-    """Returns the format to write: the one requested, or the one for the suffix."""
+    """Returns the format to write: the requested format, or the format for the suffix."""
     if str(path) == STANDARD_STREAM:
         raise OptionError(
             f"{path}: standard output is not supported, because an output appears only when it is complete; "

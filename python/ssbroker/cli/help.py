@@ -1,4 +1,4 @@
-"""The help of commands: plain text that fits the terminal, with wrapped prose and whole option names and examples."""
+"""The help of commands: plain text that fits the terminal. Prose is wrapped; option names and examples are not."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def meaning(parameter: Any) -> str:
 
 
 def definitions(rows: Iterable[tuple[str, str]], *, width: int) -> Iterator[str]:
-    r"""Yields two columns; a long name has its own line.
+    r"""Yields two columns; a long name gets a separate line.
 
     Examples:
         >>> print("\n".join(definitions([("--json", "Print JSON."), ("-o, --output-of-everything FILE", "A file.")], width=60)))

@@ -1,4 +1,4 @@
-"""Hive partitions: folders such as `day=2026-01-01`, whose name is a column of the files in them."""
+"""Hive partitions: folders such as `day=2026-01-01`, whose names add a column to the files in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ssbroker.exceptions import InputError
 
 
 def refuse_partitions(files: Sequence[Path]) -> None:
-    """Raises for the first file in a partition, for readers that do not add the columns."""
+    """Raises for the first file in a partition; for readers that do not add the columns."""
     for file in files:
         for name in partition_columns(file):
             raise InputError(
@@ -30,7 +30,7 @@ def refuse_partitions(files: Sequence[Path]) -> None:
 
 @dataclass(frozen=True)
 class PartitionedInput:
-    """A file with the columns of its partitions, which are text; those that the command reads get the type that it reads."""
+    """A file with the columns of its partitions. These are text, except columns that the command reads, which get the expected type."""
 
     whole: InputFile
     values: Mapping[str, str | None]
@@ -43,7 +43,7 @@ class PartitionedInput:
 
     @cached_property
     def schema(self) -> pa.Schema | None:
-        """The columns of the file, followed by those of the partitions."""
+        """The columns of the file, followed by the columns of the partitions."""
         return None if self.whole.schema is None else self._extended(empty_batch(self.whole.schema)).schema
 
     def chunks(self) -> Iterator[Chunk]:
@@ -55,7 +55,7 @@ class PartitionedInput:
         return LoadedChunk(batch=self._extended(chunk.load().batch))
 
     def _extended(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Appends the columns; a column that the file has too keeps the values of the file."""
+        """Appends the columns; if the file itself has a column, its values are kept."""
         columns: dict[str, Any] = {
             name: pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
             for name, value in self.values.items()

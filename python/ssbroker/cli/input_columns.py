@@ -1,4 +1,4 @@
-"""The columns that the commands read, and those that they add."""
+"""The columns that the commands read and add."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ssbroker import schemas
 
 @dataclass(frozen=True, kw_only=True)
 class InputColumns:
-    """The columns that a command reads from its input files, and those that it adds to the output."""
+    """The columns that a command reads from its input files, and the columns that it adds to the output."""
 
     schema: pa.Schema
-    """The columns that the command reads if present. Text formats have ids as text, and `NULL` as a spelling of null."""
+    """The columns that the command reads if present. In text formats, ids are text, and `NULL` is a spelling of null."""
     added: tuple[str, ...]
     """The columns that the command adds; an input file must not have them."""
     operation: str
-    """The noun for what the command does, for messages."""
+    """A noun that describes what the command does, for messages."""
 
     @property
     def json_schema(self) -> pa.Schema:
@@ -29,7 +29,7 @@ class InputColumns:
 
     @staticmethod
     def expected_value(data_type: pa.DataType) -> str:
-        """Describes the cells of CSV that are valid for a type, for messages."""
+        """Describes the CSV cells that are valid for a type, for messages."""
         if data_type == pa.bool_():
             return "true, false, 1 or 0"
         if data_type == pa.binary():
@@ -38,7 +38,7 @@ class InputColumns:
 
 
 def make_schema(*fields: pa.Field[Any]) -> pa.Schema:
-    """Returns a schema of fields of any types, which the stubs of pyarrow reject."""
+    """Returns a schema with fields of any types, which the pyarrow stubs reject."""
     return pa.schema(list(fields))
 
 

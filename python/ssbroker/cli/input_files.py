@@ -28,7 +28,7 @@ from ssbroker.cli.readers import (
 )
 from ssbroker.exceptions import InputError, SchemaError
 
-pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
+pc: Any = pyarrow.compute  # the stubs support neither Python constants nor text with 64-bit offsets
 _HIDDEN_PREFIXES: Final = (".", "_")
 
 
@@ -64,7 +64,7 @@ def open_inputs(
 ) -> list[InputFile]:
     """Opens the files, with the columns of their Hive partitions.
 
-    `keep_json_lines` copies lines of JSON to the output instead of parsing all their columns, unless partitions add columns to them.
+    With `keep_json_lines`, lines of JSON are copied to the output and not parsed completely, unless partitions add columns.
     """
     file_formats = []
     for file in files:
@@ -116,7 +116,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def common_schema(inputs: Sequence[InputFile], input_columns: InputColumns) -> pa.Schema:
-    """Returns the columns that all files must have, in the order and with the types of the first; files without a schema are ignored.
+    """Returns the columns that all files must have, in the order and with the types of the first file; files without a schema are ignored.
 
     A column that is binary in one file and fixed-size binary in another is binary; a column that is nullable in any file is nullable.
     """
@@ -177,7 +177,7 @@ def logical_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def with_known_names(rows: pa.Table, column: str, names: Collection[str]) -> pa.Table:
-    """Replaces each name in a column by the known name that differs from it only in case, if there is exactly one.
+    """Replaces each name in a column with the known name that differs from it only in case, if there is exactly one.
 
     Examples:
         >>> with_known_names(pa.table({"database": ["SALES", None, "x"]}), "database", ["Sales"])["database"].to_pylist()

@@ -139,14 +139,14 @@ def lint(
 
 
 def _uri(path: Path) -> str:
-    """Returns a relative URI for a relative path, so that a tool resolves it in the repository."""
+    """Returns a relative URI for a relative path, so that tools resolve it in the repository."""
     return path.as_uri() if path.is_absolute() else quote(path.as_posix())
 
 
 def _load_instances(
     paths: Mapping[str, Path], *, now: datetime, options: ddl.ScriptOptions, addresses: Mapping[str, Sequence[str]]
 ) -> tuple[Fleet, dict[str, str], list[Finding]]:
-    """Returns the instances with valid catalogs, the URI of each, and findings for those in which a broker id is enabled twice.
+    """Returns the instances with valid catalogs, the URI of each, and findings for instances in which a broker id is enabled twice.
 
     A LIFETIME in a script counts from `now`.
     """
@@ -176,7 +176,7 @@ def _load_instances(
 
 
 def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
-    """Adds the number of conversations by state, if the catalog is that of an instance folder."""
+    """Adds the number of conversations by state if the catalog comes from an instance folder."""
     if not is_instance_folder(path):
         return catalog
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - only for instance folders
@@ -194,7 +194,7 @@ def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
 
 
 def _position(finding: Finding, folders: Sequence[Path]) -> str:
-    """Returns file and line of the statement that made the object; the file is relative to the folder of its instance."""
+    """Returns the file and line of the statement that created the object; the file is relative to the folder of the instance."""
     if finding.line is None or finding.subject.kind == "statement":
         return ""
     file = Path(finding.file or "")
@@ -209,7 +209,7 @@ _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 def print_findings(
     found: Findings, console: Console, *, folders: Sequence[Path] = (), unchecked: Sequence[str] = ()
 ) -> None:
-    """Prints the findings grouped by code, the most severe first, and what was not checked."""
+    """Prints the findings grouped by code, the most severe first, and the checks that were not made."""
     from ssbroker.diagnose.findings import CODES, severity_count  # noqa: PLC0415 - keeps --help fast
 
     def line(text: str, style: str = "") -> None:

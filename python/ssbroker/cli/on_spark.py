@@ -47,7 +47,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     refuse_partitions(files)
     file_format = _common_format(files)
     refuse_overwriting(job.outputs, inputs=files, catalogs=[job.catalog])
-    if file_format is not Format.JSONL:  # Spark reads the columns of one file only
+    if file_format is not Format.JSONL:  # Spark takes the columns from one file only
         inputs = open_inputs(files, CONVERSATION_COLUMNS, keep_json_lines=False, threads=1, progress=False)
         common_schema(inputs, CONVERSATION_COLUMNS)
     from ssbroker.diagnose.html_traffic import COUNT, TRAFFIC_COLUMNS  # noqa: PLC0415 - keeps --help fast
@@ -63,7 +63,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
         with _spark_session(threads=job.threads, quiet=quiet) as session:
             conversations = _read_files(session, files, kind=file_format)
             routing: dict[str, Any] = {"now": job.now, "tie_break": job.tie_break}
-            routing |= {"pending_request": job.pending_request, "engine": "arrow"}  # its errors name the row
+            routing |= {"pending_request": job.pending_request, "engine": "arrow"}  # whose errors name the row
             if job.rejected is None or rejected_part is None:
                 _write_folder(route(conversations, catalog, **routing), part, job.output)
             else:
@@ -198,10 +198,10 @@ def _spark_errors_translated() -> Iterator[None]:
 
 @contextmanager
 def _spark_session(*, threads: int | None, quiet: bool) -> Iterator[SparkSession]:
-    """Yields the session that the environment configures (`SPARK_REMOTE`, `MASTER`, spark-submit), else a local one.
+    """Yields the session that the environment configures (`SPARK_REMOTE`, `MASTER`, spark-submit), or else a local session.
 
-    A local session uses `threads` cores, None for all, and is stopped at the end. With `quiet`, the standard error of a JVM started
-    here is discarded.
+    A local session uses `threads` cores (None means all), and is stopped at the end. With `quiet`, the standard error
+    of a JVM that this starts is discarded.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra
 
@@ -223,7 +223,7 @@ def _spark_session(*, threads: int | None, quiet: bool) -> Iterator[SparkSession
 def _read_files(spark: SparkSession, files: Sequence[Path], *, kind: str) -> DataFrame:
     """Reads files with the same columns as a DataFrame; `kind` is `parquet`, `csv` or `jsonl`.
 
-    All CSV columns but `is_initiator` are strings; in nullable columns, an empty cell, NULL or null is null.
+    All CSV columns except `is_initiator` are strings; in nullable columns, an empty cell, NULL or null is null.
     """
     paths = [str(file.resolve()) for file in files]
     if kind == "parquet":
@@ -241,7 +241,7 @@ def _read_files(spark: SparkSession, files: Sequence[Path], *, kind: str) -> Dat
 def _count_values(table: DataFrame, columns: Sequence[str], *, top: Mapping[str, int]) -> dict[str, pa.Table]:
     """Counts the values of some columns.
 
-    Columns named in `top` may have many values: only that many of the most frequent ones are counted, and null is not.
+    Columns named in `top` may have many values: only the given number of most frequent values is counted, and null is not counted.
     """
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -258,7 +258,7 @@ def _count_values(table: DataFrame, columns: Sequence[str], *, top: Mapping[str,
 
 
 def _count_rows(table: DataFrame, columns: Sequence[str], *, name: str) -> pa.Table:
-    """Returns the distinct rows of some columns, and their number in the column `name`."""
+    """Returns the distinct rows of some columns, with the number of each in the column `name`."""
     from ssbroker.spark.compat import collect_arrow  # noqa: PLC0415 - pyspark is an extra
 
     return collect_arrow(table.groupBy(*columns).count().withColumnRenamed("count", name))
@@ -294,7 +294,7 @@ def _stderr_discarded() -> Iterator[None]:
 
 
 def _cause(text: str) -> str:
-    r"""Returns the line of a Spark failure that states the cause: ssbroker's own error, else the end of a Python traceback, else the first line.
+    r"""Returns the line of a Spark failure that states the cause: an ssbroker error, else the end of a Python traceback, else the first line.
 
     Examples:
         >>> _cause("[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\nssbroker.exceptions.NullError: row 7\n")

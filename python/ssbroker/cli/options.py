@@ -1,4 +1,4 @@
-"""Options that several commands share, the parsing of their values, and the report of what scripts leave undone."""
+"""Options that several commands share, the parsing of their values, and warnings about statements that were not executed."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ _COUNT: Final = re.compile(r"[0-9]{1,30}")
 _UNITS: Final = "kmgt"
 _NO_LIMIT: Final = "none"
 _ROUTINE: Final = frozenset({"PRINT", "SET"})
-"""Skipped statements that every script has."""
+"""Skipped statements that almost every script contains."""
 
 
 def parse_size(text: str, *, option: str) -> int | None:
-    """Parses a number of bytes, with or without a unit; `none` is no limit.
+    """Parses a number of bytes, with or without a unit; `none` means no limit.
 
     Examples:
         >>> parse_size("256MiB", option="--max-pending-bytes"), parse_size("2 kB", option="--max-pending-bytes")
@@ -118,7 +118,7 @@ def parse_size(text: str, *, option: str) -> int | None:
 
 @contextmanager
 def as_options(**options: str) -> Iterator[None]:
-    """Makes errors about arguments of a function name the command-line options instead.
+    """In errors about arguments of a function, replaces the argument names with the names of command-line options.
 
     Examples:
         >>> with as_options(ignore="--ignore"):
@@ -136,7 +136,7 @@ def as_options(**options: str) -> Iterator[None]:
 
 
 def check_service_name(name: str, *, option: str) -> None:
-    """Refuses a name that no service and no route can have."""
+    """Refuses a service name that is not valid for any service or route."""
     if not name.strip() or len(name) > SERVICE_NAME_MAX:
         raise OptionError(
             f"{option}: {name!r:.80} is not a valid service name; expected 1 to {SERVICE_NAME_MAX} characters, not only spaces"
@@ -144,7 +144,7 @@ def check_service_name(name: str, *, option: str) -> None:
 
 
 def parse_count(text: str, *, option: str) -> int | None:
-    """Parses a count; `none` is no limit."""
+    """Parses a count; `none` means no limit."""
     if text.lower() == _NO_LIMIT:
         return None
     if _COUNT.fullmatch(text) is None:
@@ -153,7 +153,7 @@ def parse_count(text: str, *, option: str) -> int | None:
 
 
 def parse_time(text: str | None, *, option: str, default: datetime) -> datetime:
-    """Parses the value of an option that is a time; `default` is the time of an option that is not given."""
+    """Parses the value of an option that is a time; `default` is the time if the option is not given."""
     try:
         return default if text is None else parse_timestamp(text)
     except ValueError as error:
@@ -165,7 +165,7 @@ def parse_time(text: str | None, *, option: str, default: datetime) -> datetime:
 def parse_script_options(
     variables: Sequence[str] | None, encoding: str | None, *, lenient: bool, collects: bool = False
 ) -> ScriptOptions:
-    """Returns how scripts are read; with `collects`, errors of statements become notes."""
+    """Returns the options for reading scripts; with `collects`, errors in statements become notes."""
     return script_options(variables=parse_variables(variables), encoding=encoding, lenient=lenient, collects=collects)
 
 
@@ -181,7 +181,7 @@ def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
 
 
 def warn_about(notes: Iterable[ScriptNote], *, about: str, verbose: bool) -> None:
-    """Warns about what scripts leave undone: each statement, or the number of skipped ones except routine."""
+    """Warns about statements that were not executed: lists each, or only counts the skipped ones, without routine statements."""
     from ssbroker import ddl  # noqa: PLC0415 - keeps the start of other commands fast
 
     told = (note for note in notes if not (note.kind == "skipped" and note.statement in _ROUTINE))

@@ -1,4 +1,4 @@
-"""Checks output files and folders, which replace the old ones only when they are complete."""
+"""Checks output files and folders, and replaces existing ones only with complete ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ssbroker.exceptions import OutputError
 def replacing_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
     """Yields new, empty files beside `paths`; moves them there at the end, or removes them after an error.
 
-    Whether the paths can be written is checked first. The old files stay until all new ones are complete and on disk; then the new ones are
-    moved in the order given.
+    First checks whether the paths can be written. The old files stay until all new files are complete and on disk; then
+    the new files are moved in the given order.
 
     Raises:
         OutputError: A path cannot be written, or is not a regular file.
@@ -42,7 +42,7 @@ def replacing_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
                 _files.sync_to_disk(target.parent)
     finally:
         for part in parts:
-            with suppress(OSError):  # an error about the path was raised already
+            with suppress(OSError):  # an error about the path has already been raised
                 part.unlink()
 
 
@@ -78,7 +78,7 @@ def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalog
     """Checks that no output is an input, a file of a catalog, or another output.
 
     Raises:
-        OutputError: An output would overwrite one of these.
+        OutputError: An output would overwrite such a file.
     """
     targets: list[Path] = []
     for path in paths:
@@ -107,7 +107,7 @@ def _refuse_catalog(path: Path, target: Path, catalog: Path) -> None:
 
 
 def _is_catalog_file(target: Path) -> bool:
-    """Whether a catalog loads a file of this name in its folder: a table, a script, or a database of an instance."""
+    """Whether a catalog would load a file with this name from its folder: a table, a script, or a database of an instance."""
     tables = {"routes", "databases", "services", "instance"}
     return target.stem.lower() in tables or target.suffix.lower().startswith((".sql", ".sqlite"))
 
@@ -133,7 +133,7 @@ def _is_spark_output(entry: Path) -> bool:
 
 
 def _replace_folder(part: Path, target: Path) -> None:
-    """Replaces a folder by another with two renames, because no file system does it in one."""
+    """Replaces a folder with another in two renames, because no file system can do it in one."""
     old = part.with_suffix(".old")
     if target.exists():
         target.rename(old)

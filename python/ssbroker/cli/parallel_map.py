@@ -1,4 +1,4 @@
-"""A map in worker threads that keeps the order and bounds what is in memory."""
+"""A map in worker threads that keeps the order and bounds the memory used."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Result = TypeVar("Result")
 
 
 def configure_threads(requested: int | None) -> int:
-    """Returns the number of worker threads, one per core by default, and limits the thread pool of pyarrow to it."""
+    """Returns the number of worker threads, by default one per core, and limits pyarrow's thread pool to this number."""
     threads = requested or _available_cores()
-    pa.set_cpu_count(min(threads, _READ_THREADS_MAX))  # pyarrow reads ahead the same amount for each of its threads
+    pa.set_cpu_count(min(threads, _READ_THREADS_MAX))  # pyarrow reads the same amount ahead for each of its threads
     return threads
 
 
@@ -33,14 +33,14 @@ def ordered_map(
 ) -> Generator[Result]:
     """Maps `process` over the items in worker threads; yields the results in the order of the items.
 
-    One more thread reads the items ahead. An error is raised in place of the result of its item.
+    An additional thread reads the items ahead. An error is raised in place of the result of its item.
 
     Args:
         items: The input; advanced by one thread only.
         process: Called from several threads; with one thread, in order.
         threads: The number of worker threads.
         weight_of: The weight of an item, such as its size in bytes.
-        weight_max: No item is started while those in progress weigh this much; a single item may weigh more.
+        weight_max: No item is started while the items in progress weigh this much; a single item may weigh more.
 
     Examples:
         >>> list(ordered_map(iter("abc"), str.upper, threads=2, weight_of=len, weight_max=2))
@@ -99,7 +99,7 @@ class _OrderedMap(Generic[Item, Result]):
     def _wait_for_any(self) -> set[Future[object]]:
         futures: set[Future[object]] = set()
         if self._pending_read is not None and (not self._in_progress or self._can_submit()):
-            futures.add(self._pending_read)  # type: ignore[arg-type]  # Future is invariant; here it is only waited for
+            futures.add(self._pending_read)  # type: ignore[arg-type]  # Future is invariant, but is only waited for here
         if self._in_progress:
             futures.add(self._in_progress[0][1])  # type: ignore[arg-type]
         return wait(futures, return_when=FIRST_COMPLETED).done

@@ -40,7 +40,7 @@ from ssbroker.cli.terminal import ProgressBar
 from ssbroker.cli.text_conversion import convert_csv, convert_json
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
-pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
+pc: Any = pyarrow.compute  # the stubs support neither Python constants nor text with 64-bit offsets
 _SHOWN_CHARACTERS_MAX: Final = 80
 
 _PROBE_ROWS: Final = 1024
@@ -51,9 +51,9 @@ _CSV_BLOCK_GROWTH: Final = 16
 _CSV_BLOCK_BYTES_MAX: Final = 512 << 20
 _CSV_READ_CHARACTERS: Final = 1 << 20
 _ROW_TOO_LONG: Final = "straddling"
-"""A word of pyarrow's message about a row that is longer than a block."""
+"""A word in pyarrow's message about a row that is longer than a block."""
 _ESCAPED_BYTE: Final = re.compile("[\udc80-\udcff]")
-"""A byte that is not UTF-8, as Python's `surrogateescape` decodes it."""
+"""A byte that is not UTF-8, as decoded by Python's `surrogateescape`."""
 
 BLOCK_BYTES: Final = 1 << 20
 _JSON_EXPECTED: Final = "one JSON object per line"
@@ -112,7 +112,7 @@ class ArrowInput:
         with reading(self.file):
             for chunk in rechunk(self._batches(), self.file):
                 yield chunk
-                if hasattr(mmap, "MADV_DONTNEED"):  # frees the pages that were read; they are mapped again if needed
+                if hasattr(mmap, "MADV_DONTNEED"):  # frees pages that were read; they are mapped again if needed
                     self._map.madvise(mmap.MADV_DONTNEED)
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -138,7 +138,7 @@ class ArrowInput:
             yield batch, len(self._map) * (number + 1) // count
 
     def _with_supported_dictionaries(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Converts dictionaries of views, which Polars writes: pyarrow cannot look up their values."""
+        """Converts dictionaries of views, which Polars writes, because pyarrow cannot look up their values."""
         for number, field in enumerate(self.schema):
             column: Any = batch.column(number)
             if column.type != field.type:
@@ -152,7 +152,7 @@ def _without_view_values(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 class CsvInput:
-    """A CSV file with a header line, in UTF-8 or UTF-16; columns that the command does not read stay text."""
+    """A CSV file with a header line, in UTF-8 or UTF-16. Columns that the command does not read remain text."""
 
     def __init__(self, file: Path, *, input_columns: InputColumns) -> None:
         self.file = file
@@ -215,7 +215,7 @@ class CsvInput:
                 block_size=block_bytes,
                 encoding=self._layout.encoding.removesuffix("-sig"),
                 skip_rows_after_names=int(self._layout.has_dashes),
-                use_threads=block_bytes == _CSV_BLOCK_BYTES,  # threads read several blocks ahead, too much if large
+                use_threads=block_bytes == _CSV_BLOCK_BYTES,  # threads read several blocks ahead: too much if large
             ),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=self._layout.delimiter, newlines_in_values=True, invalid_row_handler=_skip_row_count
@@ -230,19 +230,19 @@ class CsvInput:
 
     def _load(self, chunk: Chunk) -> LoadedChunk:
         batch = chunk.load().batch
-        if len(self._header) == 1:  # Arrow takes the row count that sqlcmd writes below the rows for a row
+        if len(self._header) == 1:  # Arrow treats the row count that sqlcmd writes below the rows as a row
             is_count: Any = pc.match_substring_regex(batch.column(0), f"^{ROW_COUNT.pattern}\\s*$")
             batch = batch.filter(pc.invert(pc.fill_null(is_count, False)))
         return LoadedChunk(batch=convert_csv(batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file))
 
 
 def _skip_row_count(row: Any) -> Literal["skip", "error"]:
-    """Skips the row count that sqlcmd writes below the rows; any other row without the cells of the header is an error."""
+    """Skips the row count that sqlcmd writes below the rows; any other row whose cells do not match the header is an error."""
     return "skip" if is_row_count(row.text) else "error"
 
 
 def _check_header(header: list[str], input_columns: InputColumns, *, file: Path) -> None:
-    """Rejects a first line without a known column: it is a row, or has another separator."""
+    """Rejects a first line without a known column: it is a row, or uses another separator."""
     known = input_columns.schema.names
     if not set(header) & set(known):
         reject_misspelled(header, input_columns, file)
@@ -265,7 +265,7 @@ def _may_have_open_quote(file: Path, *, encoding: str) -> bool:
 
 
 def _find_malformed_row(file: Path, layout: CsvLayout, *, cell_max: int) -> MalformedDataError | None:
-    """Returns the error of the first row that is not CSV in UTF-8 with as many cells as the header."""
+    """Returns the error for the first row that is not CSV in UTF-8 with as many cells as the header."""
     row, header = 0, layout.header
     errors = "surrogateescape" if layout.encoding == "utf-8-sig" else "replace"
     with field_size_limit(cell_max), file.open(encoding=layout.encoding, errors=errors, newline="") as text:
@@ -301,7 +301,7 @@ class JsonLinesInput:
     Args:
         file: The file.
         input_columns: The columns that the command reads.
-        schema: The columns to parse, with binary columns as text; None to copy the lines to the output as they are.
+        schema: The columns to parse, with binary columns as text; None to copy the lines to the output unchanged.
     """
 
     def __init__(self, file: Path, *, input_columns: InputColumns, schema: pa.Schema | None) -> None:
@@ -388,7 +388,7 @@ def _read_blocks(file: Path) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _line_number(block: bytes, first: int, row: int) -> int:
-    r"""Returns the line of the file with a row of the block, whose first line is `first`; blank lines are not rows.
+    r"""Returns the line in the file of a row in a block; the first line of the block is `first`, and blank lines are not rows.
 
     Examples:
         >>> _line_number(b"{}\n\n \n{}\n", 10, 1)
@@ -419,7 +419,7 @@ def _parse_block(
     *,
     rows: int,
 ) -> pa.RecordBatch:
-    """Parses the lines of a block to columns."""
+    """Parses the lines of a block into columns."""
     try:
         read_options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         table = pyarrow.json.read_json(io.BytesIO(block), read_options=read_options, parse_options=options)
@@ -435,7 +435,7 @@ def _parse_block(
 def _find_bad_line(
     block: bytes, input_columns: InputColumns | None, file: Path, first_row: int
 ) -> InputError | SchemaError | None:
-    """Returns the error of the first line that is not an object, or in which a column has the wrong type."""
+    """Returns the error for the first line that is not an object, or in which a column has the wrong type."""
     fields = [] if input_columns is None else list(input_columns.json_schema)
     for row, line in enumerate(block.split(b"\n"), start=first_row):
         if not line.strip():
@@ -507,7 +507,7 @@ def _malformed_block(file: Path, first_row: int) -> MalformedDataError:
 
 
 def _columns_present(block: bytes, file: Path, input_columns: InputColumns) -> list[str]:
-    """Returns the columns that the command reads and that at least one line of the block has."""
+    """Returns the columns that the command reads and that at least one line of the block contains."""
     present = []
     for name in input_columns.schema.names:
         key = re.compile(rf'"{name}"\s*:'.encode())
@@ -524,7 +524,7 @@ def _columns_present(block: bytes, file: Path, input_columns: InputColumns) -> l
 
 
 def reject_misspelled(names: list[str], input_columns: InputColumns, file: Path) -> None:
-    """Refuses an extra column that looks like a misspelling of one that the command reads and the file lacks."""
+    """Refuses an extra column that looks like a misspelling of a column that the command reads and the file lacks."""
     try:
         reject_misspelled_columns(names, expected=input_columns.schema.names)
     except SchemaError as error:
@@ -543,7 +543,7 @@ def _reject_added_columns(block: bytes, input_columns: InputColumns, *, file: Pa
 
 
 def added_column_error(where: str, name: str, input_columns: InputColumns) -> SchemaError:
-    """Returns the error about an input that has a column which the command adds."""
+    """Returns the error for an input file that already has a column which the command adds."""
     message = f"{where}: {input_columns.operation} adds the column {name}; drop or rename the one in the input"
     return SchemaError(message, column=name)
 
@@ -553,7 +553,7 @@ def infer_json_schema(
 ) -> pa.Schema:
     """Returns the columns of JSON lines files; reads all of them, because any line may have an extra column.
 
-    Columns that the command reads get the types that it reads.
+    Columns that the command reads get the types that it expects.
     """
     found = pa.schema([])
     rows = 0
@@ -573,7 +573,7 @@ def infer_json_schema(
     known = input_columns.json_schema
     if not found.names:
         return known
-    # A column with nulls only becomes text, because many Parquet readers do not support the null type.
+    # A column that contains only nulls becomes text, because many Parquet readers do not support the null type.
     return pa.schema(
         [known.field(field.name) if field.name in known.names else _as_text(field, pa.types.is_null) for field in found]
     )
@@ -598,12 +598,12 @@ def _all_blocks(files: Sequence[Path]) -> Iterator[_Block]:
 def _block_schema(input_columns: InputColumns, block: _Block) -> tuple[pa.Schema, int, _Block]:
     rows = len(_split_lines(block.data, block.file, block.first_row))
     batch = _parse_block(block.data, pyarrow.json.ParseOptions(), input_columns, block.file, block.first_row, rows=rows)
-    # pyarrow parses text that looks like a timestamp, which loses its spelling and time zone.
+    # pyarrow would parse text that looks like a timestamp, and lose its spelling and time zone.
     return pa.schema([_as_text(field, pa.types.is_timestamp) for field in batch.schema]), rows, block
 
 
 def _as_text(field: pa.Field[Any], is_replaced: Callable[[Any], bool]) -> pa.Field[Any]:
-    """Replaces the matching types by text, in lists and structs too."""
+    """Replaces the matching types with text, also inside lists and structs."""
 
     def replaced(data_type: Any) -> Any:
         if is_replaced(data_type):

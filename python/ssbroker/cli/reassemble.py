@@ -211,7 +211,7 @@ def _warn_of_limits(fragments: int, advice: str) -> None:
 
 
 def _limit_advice(given: Mapping[str, str], *, state: Path | None, on_spark: bool) -> str:
-    """Says which limit to raise, given the limits of the command line, and the state from which the run continued.
+    """Returns advice on which limit to raise, given the limits on the command line and the state from which the run continued.
 
     Examples:
         >>> _limit_advice({"max_message_bytes": "1MiB", "max_pending_bytes": "1GiB"}, state=None, on_spark=False)

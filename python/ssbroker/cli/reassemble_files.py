@@ -43,7 +43,7 @@ from ssbroker.cli.writers import OutputFile, without_dictionaries
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 
-pc: Any = pyarrow.compute  # the stubs do not know text and bytes with 64-bit offsets
+pc: Any = pyarrow.compute  # the stubs do not support text and bytes with 64-bit offsets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class ReassembleJob:
     fragments: Sequence[str]
     """Files, folders and patterns."""
     tables: Mapping[str, Path]
-    """The output paths by table name; always with `messages`."""
+    """The output paths by table name; always includes `messages`."""
     format: Format | None
     """The format of all tables; None to choose by their suffixes."""
     options: Mapping[str, Any]
@@ -68,7 +68,7 @@ class ReassembleJob:
     """The number of threads; None for one per core."""
 
     def load_keys(self) -> SessionKeys | None:
-        """Returns the session keys, or the column that has them; None if there are none."""
+        """Returns the session keys, or the column that contains them; None if there are none."""
         return self.session_key_column if self.session_keys is None else load_session_keys(self.session_keys)
 
     def refuse_overwriting_inputs(self, outputs: Sequence[Path], *, files: Sequence[Path]) -> None:
@@ -83,7 +83,7 @@ def reassemble_files(job: ReassembleJob, *, progress: bool | None) -> tuple[Reas
     outputs = [*job.tables.values(), *([job.state] if job.state else [])]
     job.refuse_overwriting_inputs(outputs, files=files)
     threads = configure_threads(job.threads)
-    with replacing_files(outputs) as parts:  # the state is replaced last: until then the run can be repeated
+    with replacing_files(outputs) as parts:  # the state is replaced last, so that the run can be repeated until then
         reassembler = _make_reassembler(job)
         input_columns = fragment_columns(session_key_column=job.session_key_column)
         inputs = open_inputs(files, input_columns, keep_json_lines=False, threads=threads, progress=progress)
@@ -106,17 +106,17 @@ def reassemble_files(job: ReassembleJob, *, progress: bool | None) -> tuple[Reas
 _MEMORY_SHARE: Final = 4
 _PENDING_BYTES_MIN: Final = 256 << 20
 _FILE_LIMITS: Final = dict.fromkeys(("max_pending_messages", "max_fragments_per_message", "max_sequence_distance"))
-"""Files end, so the memory alone is limited; those of the reassembler are for endless streams."""
+"""The defaults for files, which end, so limiting the memory is enough; the reassembler's defaults are for endless streams."""
 _CONTAINER_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def default_pending_bytes() -> int:
-    """Returns the maximum memory for pending messages, if it is not given."""
+    """Returns the default maximum memory for pending messages."""
     return max(_PENDING_BYTES_MIN, (memory_bytes() or 0) // _MEMORY_SHARE)
 
 
 def memory_bytes() -> int | None:
-    """Returns the physical memory, or the limit of the container if it is smaller; None if the system does not report it."""
+    """Returns the physical memory, or the container's memory limit if that is smaller; None if the system does not report it."""
     found: list[int] = []
     with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows has no `sysconf`
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -180,7 +180,7 @@ class _OutputBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Progress:
-    """The number of rows of a chunk that was reassembled, and the position in the input at its end."""
+    """The number of rows in a reassembled chunk, and the position in the input at its end."""
 
     rows: int
     position: int
@@ -200,7 +200,7 @@ def run_reassembly(
 ) -> ReassembleCounts:
     """Reassembles the fragments and writes the requested tables.
 
-    Threads load chunks, one thread reassembles them, other threads encode the output, which is written in order.
+    Some threads load chunks, one thread reassembles them, and other threads encode the output, which is written in order.
     """
 
     def load(item: tuple[Chunk, int]) -> _LoadedFragments:
@@ -307,8 +307,8 @@ class LatestAcknowledgements:
     def table(self, *, pending: pa.Table) -> pa.Table:
         """Returns one row for each direction, in the order in which the directions appeared.
 
-        The acknowledgement of a partial message is removed if the message is no longer pending as described: a later push may have rejected all
-        of it, and the sender would never send it again.
+        The acknowledgement of a partial message is removed if the message is no longer pending with these fragments: a
+        later push may have rejected the whole message, and the sender would never send it again.
         """
         self._merge()
         numbers, fragments = self._latest["partial_sequence_number"], self._latest["partial_fragments"]

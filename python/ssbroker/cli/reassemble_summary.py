@@ -1,4 +1,4 @@
-"""What `ssbroker reassemble` counts and prints."""
+"""The counts and the summary of `ssbroker reassemble`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from ssbroker._text import count_of
 from ssbroker.cli.terminal import print_prose, share_table
 
-pc: Any = pyarrow.compute  # the stubs do not know text and bytes with 64-bit offsets
+pc: Any = pyarrow.compute  # the stubs do not support text and bytes with 64-bit offsets
 MESSAGES: Final = "messages"
 REJECTED: Final = "rejected"
 INCOMPLETE: Final = "incomplete"
@@ -32,7 +32,7 @@ class ReassembleCounts:
     messages: int = 0
     """The number of messages written."""
     message_bytes: int = 0
-    """The total size of their bodies."""
+    """The total size of the written bodies."""
     reasons: Counter[str] = field(default_factory=Counter)
     """The number of rejected fragments by reason."""
     incomplete: int = 0
@@ -40,9 +40,9 @@ class ReassembleCounts:
     waiting: int = 0
     """The number of complete messages that wait for earlier ones."""
     blocked: int = 0
-    """The number of waiting messages for whose next number the input has no fragment."""
+    """The number of waiting messages in directions whose next message has no fragment in the input."""
     pending_bytes: int = 0
-    """The bytes received of incomplete and waiting messages."""
+    """The number of bytes received of incomplete and waiting messages."""
     acknowledgements: int | None = None
     """The number of acknowledged directions; None if acknowledgements are not written."""
 
@@ -60,7 +60,7 @@ class ReassembleCounts:
             self.reasons[pair["values"]] += pair["counts"]
 
     def add_pending(self, batch: pa.RecordBatch) -> None:
-        """Counts messages that are incomplete or wait."""
+        """Counts incomplete and waiting messages."""
         complete = batch.column("first_missing_fragment").null_count
         self.waiting += complete
         self.incomplete += batch.num_rows - complete

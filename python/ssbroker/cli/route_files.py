@@ -45,7 +45,7 @@ class RouteJob:
     """Files, folders and patterns."""
     output: Path
     rejected: Path | None
-    """The output for invalid rows; None to stop at the first one."""
+    """The output for invalid rows; None to stop at the first invalid row."""
     format: Format | None
     """The format of the outputs; None to choose by their suffixes."""
     now: datetime
@@ -59,7 +59,7 @@ class RouteJob:
     encoding: str | None
     """The encoding of scripts; None for UTF-8."""
     lenient: bool
-    """Whether scripts may have unknown statements, or none about Service Broker."""
+    """Whether scripts may contain unknown statements, or no Service Broker statements at all."""
     html: Path | None = None
     """The report to write."""
 
@@ -70,7 +70,7 @@ class RouteJob:
 
     @cached_property
     def loaded_catalog(self) -> Catalog:
-        """The catalog; LIFETIME in scripts counts from the time at which it is loaded, whatever `now` is."""
+        """The catalog; LIFETIME in scripts counts from the time of loading, regardless of `now`."""
         return Catalog.load(self.catalog, variables=self.variables, encoding=self.encoding, lenient=self.lenient)
 
 
@@ -153,7 +153,7 @@ def _routed_chunks(
     return ordered_map(
         all_chunks(inputs),
         route_chunk,
-        threads=1 if job.tie_break == "round_robin" else threads,  # turns are taken in row order
+        threads=1 if job.tie_break == "round_robin" else threads,  # the rotation follows the order of rows
         weight_of=lambda item: item[0].memory_bytes * output_file.size_factor,
         weight_max=IN_FLIGHT_BYTES_MAX,
     )
@@ -188,7 +188,7 @@ def _without_invalid_rows(loaded: LoadedChunk, invalid: pa.Table) -> LoadedChunk
 
 
 def _with_row_numbers(invalid: pa.Table, chunk: Chunk) -> pa.RecordBatch:
-    """Adds the file to invalid rows, and counts their row numbers in it."""
+    """Adds the file name to invalid rows, and converts their row numbers to row numbers in the file."""
     numbers: list[Any] = invalid["row"].to_pylist()
     columns: list[Any] = [
         pa.array([str(chunk.file)] * len(numbers), pa.string()),
@@ -199,7 +199,7 @@ def _with_row_numbers(invalid: pa.Table, chunk: Chunk) -> pa.RecordBatch:
 
 
 def _with_option(error: InputError | SchemaError) -> InputError | SchemaError:
-    """Names the option instead of the argument of a router."""
+    """Replaces the router's argument name in an error with the name of the option."""
     if error.column != "conversation_id" or not isinstance(error, SchemaError):
         return error
     message = str(error).replace('a router with tie_break="first"', "--tie-break first")

@@ -1,4 +1,4 @@
-"""What `ssbroker route` counts and prints."""
+"""The counts and the summary of `ssbroker route`."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class RouteCounts:
         """The number of invalid rows."""
         self._counts: dict[str, list[pa.Table]] = {name: [] for name in COUNTED_COLUMNS}
         self.traffic: list[pa.Table] = []
-        """The distinct decisions with their services and numbers; empty if they are not counted."""
+        """The distinct decisions, with their services and frequencies; empty if they are not counted."""
 
     def add(self, value_counts: dict[str, pa.Table], *, rows: int, traffic: pa.Table | None = None) -> None:
-        """Adds the result of `count_values` for a batch, and its traffic."""
+        """Adds the result of `count_values` for a batch, and the traffic of the batch."""
         self.rows += rows
         if traffic is not None:
             self.traffic.append(traffic)
@@ -103,7 +103,7 @@ class RejectedRows:
     output: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns them as values for JSON."""
+        """Returns the rejected rows as values for JSON."""
         return {"rows": self.rows, "output": self.output}
 
 

@@ -80,12 +80,12 @@ def stop_signals() -> Iterator[SignalQueue]:
 
     def stop(_number: int, _frame: Any) -> None:
         stop_requested.notify()
-        for each in numbers:  # the second signal may be the other one
+        for each in numbers:  # the second signal may differ from the first
             signal.signal(each, signal.SIG_DFL)
 
     try:
         before = {number: signal.signal(number, stop) for number in numbers}
-    except ValueError:  # not the main thread, which alone handles signals
+    except ValueError:  # not the main thread, which is the only one that handles signals
         yield stop_requested
         return
     try:
@@ -268,7 +268,7 @@ def serve(
 
 
 def run_server(folder: Path, settings: ServeSettings) -> None:
-    """Serves until a signal requests the end; with a JSON log, errors are logged and raised as `typer.Exit`."""
+    """Serves until a signal stops it. With a JSON log, an error is logged and raised as `typer.Exit`."""
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.scripts import read_script  # noqa: PLC0415 - the same
     from ssbroker.ddl import STRICT  # noqa: PLC0415 - the same
@@ -313,7 +313,7 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
 
 @contextmanager
 def _option_in_errors(option: str) -> Iterator[None]:
-    """Names the option of an address on which the process cannot listen."""
+    """In an error about an address on which the process cannot listen, names the option."""
     try:
         yield
     except EndpointError as error:

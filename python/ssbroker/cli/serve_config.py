@@ -72,7 +72,7 @@ def _named_in_errors(name: str) -> Iterator[None]:
 
 
 def parse_limit(value: Any, name: str) -> int:
-    """Parses a limit of the endpoint or of the dialog protocol; the last part of its name selects it."""
+    """Parses a limit of the endpoint or of the dialog protocol; the last part of the name selects the limit."""
     from ssbroker.broker.network.limits import EndpointLimits  # noqa: PLC0415 - keeps --help fast
     from ssbroker.protocol.settings import ProtocolSettings  # noqa: PLC0415 - the same
 
@@ -123,7 +123,7 @@ def path_parser(folder: Path) -> Parser:
 
 
 def readable_file_parser(folder: Path) -> Parser:
-    """Returns a parser of paths of files that can be read at the start, although they are used later."""
+    """Returns a parser of file paths that checks at the start that the files can be read, although they are used later."""
 
     def path(value: Any, name: str) -> Path:
         file = folder / parse_string(value, name)
@@ -149,7 +149,7 @@ LIMITS: Final = (
     "max_unauthenticated",
     *PROTOCOL_LIMITS,
 )
-"""The limits that a file can set: those of the endpoint and of the dialog protocol."""
+"""The limits of the endpoint and of the dialog protocol that a settings file can set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class ConfigurationServiceSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """The settings of a server; the defaults are those of the command."""
+    """The settings of a server, with the defaults of the command."""
 
     ensure: tuple[Path, ...] = ()
     listen: Address = Address("127.0.0.1", PORT)
@@ -221,7 +221,7 @@ class ServeSettings:
 
     @classmethod
     def read(cls, file: Path) -> ServeSettings:
-        """Reads a TOML file; its paths are relative to its folder.
+        """Reads a TOML file; paths in it are relative to its folder.
 
         Raises:
             InputError: The file cannot be read, is not valid TOML, or has an unknown setting; or the directory cannot be read.
@@ -254,7 +254,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_host(host: str) -> bool:
-    """Whether the system can look up the name or IPv4 address. A bare number is a port without a host."""
+    """Whether the system can look up the name or IPv4 address. A number alone is a port without a host."""
     try:
         host.encode("idna")
     except UnicodeError:

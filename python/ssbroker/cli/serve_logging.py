@@ -31,7 +31,7 @@ def start_logging(log_format: LogFormat, level: str, *, to: TextIO | None = None
 
 
 def stop_logging(handler: logging.Handler) -> None:
-    """Removes a handler of `start_logging`."""
+    """Removes a handler that `start_logging` returned."""
     logger = logging.getLogger(ROOT_LOGGER)
     logger.removeHandler(handler)
     logger.setLevel(logging.NOTSET)
@@ -40,11 +40,11 @@ def stop_logging(handler: logging.Handler) -> None:
 class JsonLines(logging.Formatter):
     """Formats a record as one JSON object: `time`, `level`, `logger`, `message`, and the details of the record.
 
-    The record of an event has the name of the event as `event`, and its attributes.
+    The record of an event also contains the name of the event as `event`, and the attributes of the event.
 
     Args:
-        is_ascii: Whether to escape all other characters, for a stream that is not UTF-8: it would write them as Python escapes, which are not
-            valid JSON.
+        is_ascii: Whether to escape all non-ASCII characters, for a stream that is not UTF-8: it would write them as
+            Python escapes, which are not valid JSON.
 
     Examples:
         >>> record = logging.LogRecord("ssbroker.broker", logging.INFO, "", 0, "serving %s", ("shop",), None)

@@ -27,7 +27,7 @@ def load_session_keys(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
 
 @contextmanager
 def _without_contents(file: Path) -> Iterator[None]:
-    """Removes the contents of the file from errors: they may be a key that could not be parsed."""
+    """Removes the contents of the file from errors, because they may be a key that could not be parsed."""
     try:
         yield
     except InputError as error:

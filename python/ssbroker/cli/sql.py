@@ -91,7 +91,7 @@ def sql(
     options = parse_script_options(variable, encoding, lenient=lenient)
     scripts = [(file, read_script(file, options)) for file in files or ()]  # before the instance is created
     if create:
-        with suppress(BrokerError):  # it exists, or another process is creating it
+        with suppress(BrokerError):  # the instance exists, or another process is creating it
             Instance.create(folder, name=folder.resolve().name, background=False).close()
     with Instance.open(folder, background=False) as instance:
         if is_shell:
@@ -109,7 +109,7 @@ def sql(
 def _run_scripts(
     instance: Instance, scripts: Iterable[tuple[Path, str]], options: ScriptOptions, *, quiet: bool, verbose: bool
 ) -> bool:
-    """Runs scripts; returns whether all statements that may concern Service Broker were executed, or need not be."""
+    """Runs scripts; returns whether all statements that may concern Service Broker were executed or need not be executed."""
     from ssbroker.broker.instance import instance_context  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.scripts import execute  # noqa: PLC0415 - the same
 

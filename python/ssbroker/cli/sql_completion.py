@@ -138,7 +138,7 @@ class Names(NamedTuple):
 
     @classmethod
     def of(cls, instance: Instance) -> Names:
-        """Reads the names as they are now."""
+        """Reads the current names."""
 
         def names(view: str) -> list[str]:
             return sorted({str(name) for name in instance.view(view)["name"].to_pylist()})
@@ -154,7 +154,7 @@ class Names(NamedTuple):
 
 
 class ShellCompleter(Completer):
-    """Completes what is before the cursor.
+    """Completes the text before the cursor.
 
     Args:
         instance: The instance.
@@ -246,7 +246,7 @@ def _matching(current: str, known: Iterable[str]) -> Iterator[Completion]:
 
 
 def _name_completions(current: str, names: Iterable[str]) -> Iterator[Completion]:
-    """Yields the names of objects that start with what is typed, in brackets where T-SQL needs them."""
+    """Yields the names of objects that start with the typed text, in brackets where T-SQL requires them."""
     for name in names:
         if name.casefold().startswith(current.casefold()):
             yield Completion(_bracketed(name), -len(current))

@@ -21,7 +21,7 @@ _NO_BLOCK: Final = {
     "BEGIN": frozenset({"CONVERSATION", "DIALOG", "DISTRIBUTED", "TRAN", "TRANSACTION"}),
     "END": frozenset({"CONVERSATION"}),
 }
-"""The words that follow BEGIN and END where these neither start nor end a block."""
+"""The words after BEGIN and END that mean that these neither start nor end a block."""
 
 
 class Piece(NamedTuple):
@@ -67,7 +67,7 @@ def pieces(text: str) -> Iterator[Piece]:
     statements = [(number, one) for number, batch in enumerate(found) for one in _statements(batch.tokens)]
     if not any(_is_query(one) for _, one in statements):
         if statements:
-            yield Piece(text, is_query=False)  # with its comments and GO
+            yield Piece(text, is_query=False)  # with comments and GO
         return
     script: list[tuple[int, list[Token]]] = []
     for number, one in statements:
@@ -84,7 +84,7 @@ def pieces(text: str) -> Iterator[Piece]:
 
 
 def open_transaction(text: str) -> str | None:
-    """Returns the statement that makes an input part of a transaction over several inputs; None if there is none.
+    """Returns the statement in an input that would begin or end a transaction across several inputs; None if there is none.
 
     Examples:
         >>> open_transaction("BEGIN TRANSACTION;"), open_transaction("ROLLBACK;")
@@ -92,7 +92,7 @@ def open_transaction(text: str) -> str | None:
         >>> open_transaction("BEGIN TRAN; CREATE QUEUE Orders; COMMIT;")
     """
     source = ScriptSource(text, None)
-    errors: list[DdlError] = []  # the statements before them count
+    errors: list[DdlError] = []  # errors end the script; the statements before them count
     parsed = (one for batch in batches(source) for one in parse(source, batch, report=errors.append).statements)
     found = [one.statement.action for one in walk(parsed) if isinstance(one.statement, TransactionControl)]
     begins, ends = "BEGIN" in found, "COMMIT" in found or "ROLLBACK" in found
@@ -133,7 +133,7 @@ def _depth(tokens: Sequence[Token]) -> int:
 
 
 def _change(tokens: Sequence[Token], number: int) -> int:
-    """Returns 1 if a token starts a block, -1 if it ends one."""
+    """Returns 1 if a token starts a block, -1 if it ends a block."""
     key = tokens[number].key
     following = tokens[number + 1].key if number + 1 < len(tokens) else ""
     if following in _NO_BLOCK.get(key, ()):

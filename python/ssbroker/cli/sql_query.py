@@ -33,7 +33,7 @@ _TABLE: Final = re.compile(
     rf"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/|({_BEFORE_TABLE}|,\s*)({_PART})(?:\s*\.\s*({_PART}))?(?!\s*[.(])",
     re.IGNORECASE | re.DOTALL,
 )
-"""A string, a comment, or what may be the name of a table: FROM or another word before it, or a comma, and one or two parts."""
+"""A string, a comment, or a possible table name: one or two parts after FROM, a similar word, or a comma."""
 _MISSING: Final = re.compile(r'Catalog Error: Table with name "?(.+?)"? does not exist')
 _SHOW_TABLES: Final = re.compile(r"\s*SHOW\s+(?:ALL\s+)?TABLES\s*;?\s*", re.IGNORECASE)
 _QUERIES: Final = frozenset(["CALL", "EXECUTE", "EXPLAIN", "MULTI", "PRAGMA", "SELECT"])
@@ -42,9 +42,9 @@ _BEFORE_NAME: Final = frozenset([".", "AS", "DESCRIBE", "FROM", "JOIN", "SHOW", 
 _KEYWORDS: Final = frozenset(
     ["AND", "BY", "CASE", "DISTINCT", "ELSE", "IN", "LIKE", "NOT", "ON", "OR", "SELECT", "THEN", "WHEN", "WHERE"]
 )
-"""The words that brackets may touch without being an element of a list."""
+"""The words directly before brackets that do not make the brackets an element of a list."""
 _NAME: Final = re.compile(r"(?!(?:null|true|false)$)(?!.*\bfor\b.*\bin\b)[^\W\d][\w ]*", re.IGNORECASE)
-"""What brackets hold that are a name, unless FROM or another word before them shows it; anything else is a list of DuckDB."""
+"""The contents of brackets that are a name even without FROM or a similar word before them; any other contents are a DuckDB list."""
 
 
 _T_SQL: Final = {
@@ -54,13 +54,13 @@ _T_SQL: Final = {
     r"\bISNULL\s*\(": "coalesce() instead of ISNULL()",
     r"\bDATALENGTH\s*\(": "octet_length() instead of DATALENGTH()",
 }
-"""Patterns of T-SQL that DuckDB does not have, and what to write instead."""
+"""Patterns of T-SQL syntax that DuckDB does not support, and what to write instead."""
 
 
 def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
-    """Runs queries on the views (`sys.databases`) and queues (`dbo.Orders`) that they name; returns column names and rows of each.
+    """Runs queries on the views (`sys.databases`) and queues (`dbo.Orders`) that they name; returns the column names and rows of each query.
 
-    Names are case-insensitive. They may be in brackets, and without the schema after FROM and JOIN.
+    Names are case-insensitive. They may be in brackets; after FROM and JOIN, the schema may be omitted.
     """
     try:
         import duckdb  # noqa: PLC0415 - DuckDB is optional
@@ -80,13 +80,14 @@ def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
             if "base table" not in str(error):
                 raise InputError(_with_dialect(str(error), text)) from None
             raise InputError("views and queues are read-only: expected a SELECT statement") from None
-        except duckdb.CatalogException as error:  # a name; DuckDB would suggest names of its own
+        except duckdb.CatalogException as error:  # a name does not exist; DuckDB would suggest its own names
             raise InputError(_with_dialect(_without_object(str(error), objects), text)) from None
         except duckdb.Error as error:
             raise InputError(_with_dialect(str(error), text)) from None
     if not results:
         raise InputError("expected a query, such as SELECT * FROM sys.routes")
-    # Results of queries are all shown; that of another statement, such as CREATE TEMP TABLE, only if it is the last.
+    # The results of all queries are shown; the result of another statement, such as CREATE TEMP TABLE, is shown only if
+    # it is the last.
     is_query = [statement.type.name in _QUERIES for statement in statements[:-1]]
     return [*compress(results, is_query), results[-1]]
 
@@ -94,7 +95,7 @@ def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
 def _run(
     connection: DuckDBPyConnection, statement: Statement, objects: list[tuple[str, str]]
 ) -> tuple[list[str], Rows]:
-    if _SHOW_TABLES.fullmatch(statement.query):  # DuckDB would list only what the queries name
+    if _SHOW_TABLES.fullmatch(statement.query):  # DuckDB would list only the objects that the queries name
         return objects_as_rows(objects)
     connection.execute(statement)
     names = _unique_names([str(column[0]) for column in connection.description or ()])
@@ -150,7 +151,7 @@ def referenced_objects(objects: list[tuple[str, str]], text: str) -> Iterator[tu
 
 
 def _table_names(text: str) -> Iterator[tuple[str | None, str]]:
-    """Yields schema, if any, and name of what may be a table of a query."""
+    """Yields the schema, if any, and the name of possible tables in a query."""
     for _, first, second in _TABLE.findall(text):
         if first:
             parts = [part if part[0] != '"' else part[1:-1].replace('""', '"') for part in (first, second) if part]
@@ -158,7 +159,7 @@ def _table_names(text: str) -> Iterator[tuple[str | None, str]]:
 
 
 def _with_quoted_names(text: str) -> str:
-    """Converts names in brackets, as in T-SQL, to names in quotation marks; `[1, 2]` and `x[1]` remain what they are in DuckDB."""
+    """Converts names in brackets, as in T-SQL, to names in quotation marks; keeps the DuckDB syntax `[1, 2]` and `x[1]`."""
     parts: list[str] = []
     copied = position = 0
     before: Token | None = None
@@ -177,7 +178,7 @@ def _with_quoted_names(text: str) -> str:
 
 
 def _is_name(token: Token, before: Token | None) -> bool:
-    """Returns whether brackets are a name of T-SQL, rather than a list of DuckDB or an element of one."""
+    """Returns whether brackets are a T-SQL name, rather than a DuckDB list or a list element."""
     if before is None or before.key in _BEFORE_NAME:
         return before is not None
     is_value = before.key in (")", "]") or (before.kind != "symbol" and before.key not in _KEYWORDS)
@@ -190,7 +191,7 @@ def _quoted(name: str) -> str:
 
 
 def _without_object(message: str, objects: list[tuple[str, str]]) -> str:
-    """Returns the error about a view or queue that does not exist, with the most similar one."""
+    """Returns the error about a view or queue that does not exist, with the most similar existing name."""
     missing = _MISSING.match(message)
     if missing is None:
         return message
@@ -201,7 +202,7 @@ def _without_object(message: str, objects: list[tuple[str, str]]) -> str:
 
 
 def _with_dialect(message: str, text: str) -> str:
-    """Returns the error with what to write instead of T-SQL that the query uses.
+    """Adds to an error what to write instead of the T-SQL syntax in the query.
 
     Examples:
         >>> print(_with_dialect("Parser Error", "SELECT TOP 5 name FROM sys.routes WITH (NOLOCK)"))
@@ -222,9 +223,9 @@ def _unique_names(names: list[str]) -> list[str]:
 
 
 def _uuid_column(ids: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    if not hasattr(pa, "uuid"):  # pyarrow 17 and older; text compares with text too
+    if not hasattr(pa, "uuid"):  # pyarrow 17 and older; comparing text with text also works
         return pa.chunked_array(map(guid_text, ids.chunks), pa.large_string())
-    uuid_type: Any = pa.uuid()  # the stubs do not know arrays of extension types
+    uuid_type: Any = pa.uuid()  # the stubs do not support arrays of extension types
     return pa.chunked_array([pa.ExtensionArray.from_storage(uuid_type, chunk) for chunk in ids.chunks], uuid_type)
 
 

@@ -80,7 +80,7 @@ class _Command(NamedTuple):
 
 
 class Shell:
-    """Reads statements and commands from a terminal, and shows what they return.
+    """Reads statements and commands from a terminal, and shows their results.
 
     Args:
         instance: The instance.
@@ -103,7 +103,7 @@ class Shell:
             complete_while_typing=False,
             lexer=PygmentsLexer(TransactSqlLexer),
             style=_STYLE,
-            include_default_pygments_style=False,  # its dark colours are hard to read on black
+            include_default_pygments_style=False,  # the default style's dark colours are hard to read on black
             # 3.0.36 does not read NO_COLOR.
             color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
             multiline=Condition(lambda: not is_complete(get_app().current_buffer.text)),
@@ -124,7 +124,7 @@ class Shell:
                 self.execute(text)
 
     def execute(self, text: str) -> None:
-        """Runs a command or statements; shows errors, after which the next ones do not run."""
+        """Runs a command or statements; shows an error, and does not run the statements after it."""
         try:
             if is_command(text):
                 self._run_command(text.strip().rstrip(" ;"))
@@ -218,7 +218,7 @@ class Shell:
         self._print(state_tables.conversation_rows(overview_of(self._instance)))
 
     def show_waiting(self, _: str) -> None:
-        """Shows undelivered messages, and why they are undelivered."""
+        """Shows undelivered messages, and why they have not been delivered."""
         found = overview_of(self._instance)
         self._print(state_tables.waiting_rows(found), *state_tables.waiting_reasons(found))
 
@@ -259,12 +259,12 @@ class Shell:
         ids = guid_text(table["broker_instance"].combine_chunks()) if table.num_rows else table["broker_instance"]
         table = table.set_column(table.schema.get_field_index("broker_instance"), "broker_instance", ids)
         rows = [{names[name]: row[name] for name in names} for row in table.to_pylist()]
-        # Columns in which no route has a value tell nothing.
+        # Columns that are empty for all routes are omitted.
         used = [name for name in names.values() if any(row[name] is not None for row in rows)]
         self._print_table([{name: row[name] for name in used} for row in rows], "There are no routes.")
 
     def describe(self, name: str) -> None:
-        """Shows the views and queues, or the columns of one."""
+        """Shows the views and queues, or the columns of one of them."""
         objects = readable_objects(self._instance)
         if not name:
             self._print(result_table(*objects_as_rows(objects)))
@@ -294,7 +294,7 @@ class Shell:
         self._line(f"{name}: done", "dim")
 
     def quit(self, _: str) -> None:
-        """Does nothing, because `run` returns at this command; the method lists it in the help."""
+        """Does nothing, because `run` returns at this command; the method exists so that the help lists the command."""
 
     def _rows(self, view: str) -> list[dict[str, Any]]:
         return self._instance.view(view).to_pylist()
@@ -352,7 +352,7 @@ class _PrivateHistory(FileHistory):
 
 
 def _history() -> History:
-    """Returns the history of the user; it lasts as long as the shell if the file cannot be written."""
+    """Returns the history of the user; if the file cannot be written, the history lasts only as long as the shell."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     path = Path(base) / "ssbroker" / "sql_history"
     try:

@@ -68,14 +68,14 @@ def waiting_rows(found: dict[str, Any]) -> Text | FittedTable:
 
 
 def waiting_reasons(found: dict[str, Any]) -> Iterator[Text]:
-    """Yields why messages are not delivered: below the table, so that statements in the advice can be copied."""
+    """Yields why messages are not delivered. Shown below the table, so that statements in the advice can be copied."""
     for row in found["transmission_queue"]:
         reason = row["transmission_status"] or "not sent, or not acknowledged yet"
         yield cell(f"to {row['to_service_name']}, from {row['database']}: {reason}")
 
 
 def serving_line(serving: dict[str, Any] | None) -> Text:
-    """Returns the line that says which process serves the instance."""
+    """Returns the line that names the process that serves the instance."""
     if serving is None:
         return Text("No process serves the instance.")
     process = "A process" if serving["process"] is None else f"Process {serving['process']}"
@@ -103,7 +103,7 @@ def _queue_row(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, str
 
 
 def other_counts(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Returns the cells for messages that cannot be received now; statuses that no queue has are left out."""
+    """Returns the cells for messages that cannot currently be received; omits statuses that do not occur in any queue."""
     statuses = ("waiting", "leased", "incomplete", "retained")
     return {name: str(row[name]) for name in statuses if any(each[name] for each in rows)}
 
@@ -123,7 +123,7 @@ def _conversation_row(row: dict[str, Any]) -> dict[str, str]:
 
 
 def age_text(seconds: int | None) -> str:
-    """Returns an age as hours, minutes and seconds; nothing for None."""
+    """Returns an age as hours, minutes and seconds; an empty text for None."""
     return "" if seconds is None else str(timedelta(seconds=seconds))
 
 

@@ -1,4 +1,4 @@
-"""`ssbroker stuck`: explains why messages wait in `sys.transmission_queue`, that of an instance folder or an export."""
+"""`ssbroker stuck`: explains why messages wait in `sys.transmission_queue`, read from an instance folder or an export."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError
 if TYPE_CHECKING:
     from ssbroker.diagnose import Fleet
 
-pc: Any = pyarrow.compute  # the stubs know no columns of several chunks
+pc: Any = pyarrow.compute  # the stubs do not support chunked columns
 
 EXAMPLES = """Examples:
 

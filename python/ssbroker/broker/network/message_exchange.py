@@ -172,7 +172,7 @@ class MessageExchange:
         return blocked
 
     def send_more(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> list[int]:
-        """See `broker.delivery.Transport`. Sends a few messages in the caller's thread; leaves the rest to the next turn, also if the exchange is busy."""
+        """See `broker.delivery.Transport`. Sends a few messages in the caller's thread, unless the exchange is busy; the next turn sends the rest."""
         needs_turn = True
         try:
             others = self._in_transit.add_more(database.database_id, endpoint_ids)

@@ -35,7 +35,7 @@ DELAY_MIN: Final = 0.001
 """The shortest delay, in seconds; a shorter delay would gather no messages."""
 BATCH_ROWS: Final = 256
 BATCH_BYTES: Final = 1 << 20
-"""After a batch of this many rows or bytes, the delay is twice as long as sending took; after smaller batches it is shorter, after larger ones longer."""
+"""After a batch of this many rows or bytes, the delay is twice as long as sending took; the delay grows with the size of the batch."""
 ARRIVING_SHARE_MIN: Final = 1 / 3
 """There is a delay only if at least this share of such a batch arrives while a batch is sent; otherwise, batches stay small anyway."""
 

@@ -33,7 +33,7 @@ from ssbroker.store.database_registry import MSDB_NAME
 def execute(
     instance: InstanceContext, text: str, *, file: str | None, options: ScriptOptions = STRICT
 ) -> list[ScriptNote]:
-    """Runs a script; returns what was not executed. Until the first USE, it applies to the only user database."""
+    """Runs a script; returns what was not executed. Until the first USE, the script applies to the only user database."""
     run = _Execution(instance, options, database=None)
     run.script(text, file, may_be_empty=options.lenient)
     return run.runner.notes
@@ -62,7 +62,7 @@ class ScriptSession:
 
     @property
     def database(self) -> str | None:
-        """The current database: the one selected, or the only user database; None if there are several or none."""
+        """The current database: the selected database, or the only user database; None if there are several or none."""
         names = [database.name for database in self._instance.databases]
         if self._selected in names:
             return self._selected
@@ -70,7 +70,7 @@ class ScriptSession:
         return users[0] if len(users) == 1 else None
 
     def execute(self, text: str) -> list[ScriptNote]:
-        """Runs a script, which need not be about Service Broker; returns what was not executed."""
+        """Runs a script, which need not contain Service Broker statements; returns what was not executed."""
         return self._execute(text, None, may_be_empty=True)
 
     def execute_file(self, path: Path) -> list[ScriptNote]:
@@ -123,7 +123,7 @@ def _ensure(
     differing: list[ObjectChange] = []
     with InstanceTransaction(instance) as transaction:
         target = InstanceScriptTarget(instance, transaction, None, differing=differing)
-        # Which database a batch changes depends on the USE of those before it.
+        # Which database a batch changes depends on the USE statements in earlier batches.
         names: set[str] = set()
         current: str | None = None
         for one in parsed:
@@ -173,18 +173,19 @@ class _Execution:
         self._instance: Final = instance
         self._options: Final = options
         self._created: Final[set[int]] = set()
-        """The ids of the databases that it created; their names may change."""
+        """The ids of the databases that the script created; their names may change."""
         self._created_endpoint: str | None = None
         self._had_endpoint: Final = instance.msdb.objects().endpoint is not None
-        """Whether an endpoint that it creates replaces one, and so stays after a failure."""
+        """Whether the instance had an endpoint before, in which case a created endpoint is kept after a failure."""
         self._created_files: Final[list[Path]] = []
         self._last_line = 0
         """The last line that was committed."""
-        # Changes are announced at the end, because an announcement reads all objects again: too slow after each of thousands of batches.
+        # Changes are announced at the end, because an announcement rereads all objects, which is too slow after each of
+        # thousands of batches.
         self._changed: Final[set[DatabaseContext]] = set()
 
     def script(self, text: str, file: str | None, *, may_be_empty: bool) -> None:
-        """Runs a script; raises if it has no statement about Service Broker, unless it `may_be_empty`."""
+        """Runs a script; raises if it has no Service Broker statement, unless `may_be_empty`."""
         options = self._options
         source = substitute(text, file, variables=options.variables, read_file=options.read_file)
         try:
@@ -211,7 +212,7 @@ class _Execution:
             raise source.error(0, _EMPTY_SCRIPT)
 
     def _batch(self, source: ScriptSource, batch: ScriptBatch) -> None:
-        """Runs a batch as often as its GO says; each time in one transaction."""
+        """Runs a batch as many times as its GO says, each time in one transaction."""
         parsed = _parse(self.runner, source, batch)
         for repetition in range(min(batch.count, REPETITIONS_MAX)):
             with InstanceTransaction(self._instance, changed=self._changed) as transaction:
@@ -233,7 +234,7 @@ class _Execution:
         """Removes the databases, the endpoint and the files that the script created.
 
         Returns:
-            What remains in effect; None if nothing does.
+            What remains in effect; None if nothing remains.
         """
         created = sorted(one.name for one in self._instance.databases if one.database_id in self._created)
         if not self._last_line or not (self._changed or created):
@@ -267,14 +268,14 @@ class _Execution:
         return "; ".join([effect, *remaining])
 
     def _announce(self) -> None:
-        """Tells the instance which databases have changed."""
+        """Notifies the instance of the databases that have changed."""
         for database in self._instance.databases:
             if database in self._changed:
                 self._instance.listener.changed(database)
 
 
 def _parse(runner: ScriptRunner, source: ScriptSource, batch: ScriptBatch) -> ParsedBatch:
-    """Parses a batch, and notes the annotations that do not apply to an instance."""
+    """Parses a batch, and reports annotations that do not apply to an instance."""
     parsed = runner.parse(source, batch)
     for position, key, _ in parsed.instance_annotations:
         text = "skipped (an instance determines it by itself)"
@@ -285,7 +286,7 @@ def _parse(runner: ScriptRunner, source: ScriptSource, batch: ScriptBatch) -> Pa
 def _changed_databases(
     batch: ParsedBatch, target: InstanceScriptTarget, *, current: str | None = None
 ) -> Iterator[str]:
-    """Yields the databases that a batch changes, as far as known in advance; `current` is that of the batches before."""
+    """Yields the databases that a batch changes, as far as known in advance; `current` is the current database after the earlier batches."""
     current = current or target.current or target.only_database or ""
     for parsed in walk(batch.statements):
         match parsed.statement:

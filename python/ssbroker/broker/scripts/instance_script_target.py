@@ -1,4 +1,4 @@
-"""Runs the statements of scripts on an instance: those about databases and the endpoint here, others in the modules of their objects."""
+"""Runs the statements of scripts on an instance. Those about databases and the endpoint are here, others in the modules of their objects."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class InstanceScriptTarget:
         instance: The instance.
         transaction: The transaction.
         current: The database that an earlier batch selected.
-        differing: If given, existing objects are made to match the script, and those that cannot be are added to this list.
+        differing: If given, existing objects are made to match the script; objects that cannot match are added to this list.
 
     Attributes:
         current: The database that USE selected.
@@ -88,7 +88,7 @@ class InstanceScriptTarget:
 
     def run(self, statement: Statement, annotations: Mapping[str, str], position: ScriptPosition) -> Remark | None:
         """Runs one statement; returns what was not done, if anything."""
-        del position  # an instance does not record it
+        del position  # an instance does not record the position
         try:
             if self._differing is None:
                 return self._run(statement, annotations)
@@ -102,10 +102,10 @@ class InstanceScriptTarget:
             raise RefusalError(str(error), 911) from None
 
     def _elsewhere(self, statement: Statement) -> str:
-        """Returns which other database has the object that a statement does not find."""
+        """Returns text that says which other database contains an object that a statement does not find."""
         found: dict[str, Objects] = {}
         for name in self._transaction.names:
-            with suppress(StorageError):  # it may be unreadable; the error is about another one
+            with suppress(StorageError):  # this database may be unreadable; the error is about another database
                 found[name] = self._transaction.visible_objects(self._transaction.database(name))
         here = found.pop(self.current or self.only_database or "", None)
         kind, wanted = _NAMED_OBJECTS.get(type(statement)), getattr(statement, "name", None)
@@ -142,7 +142,7 @@ class InstanceScriptTarget:
         return database.lazy_objects(self._transaction.connection(database))
 
     def restore(self, current: str | None) -> None:
-        """Makes a database the current one again."""
+        """Makes a database the current database again."""
         self.current = current
 
     def assume_database(self, name: str) -> None:
@@ -158,7 +158,7 @@ class InstanceScriptTarget:
         )
 
     def resolve(self, name: str) -> str:
-        """Returns the name of the database that a script means, whose name may differ in case."""
+        """Returns the name of the database that a script refers to; the case may differ."""
         name = canonical_name(name)
         names = self._transaction.names
         return name if name in names else next((one for one in names if folded(one) == folded(name)), name)
@@ -204,13 +204,13 @@ class InstanceScriptTarget:
         return None
 
     def _use(self, name: str, annotations: Mapping[str, str]) -> None:
-        # Scripts select master to create databases and endpoints; an instance has no such database.
+        # Scripts select master to create databases and endpoints, but an instance has no such database.
         if name not in SYSTEM_DATABASES - {MSDB_NAME}:
             self._set_guid(self._existing_database(name), annotations)
         self.current = name
 
     def _existing_database(self, name: str, *, number: int = 911) -> DatabaseContext:
-        """Returns a database; raises if there is none with this name."""
+        """Returns a database; raises if no database has this name."""
         names = self._transaction.names
         if name in self._transaction.unavailable:
             raise RefusalError(f"the database {name!r} cannot be used: {self._transaction.unavailable[name]}", number)
@@ -400,7 +400,7 @@ def change_endpoint(
 
 
 def drop_endpoint(transaction: InstanceTransaction, name: str) -> bool:
-    """Drops the endpoint of this name; returns whether there was one."""
+    """Drops the endpoint with this name; returns whether there was one."""
     msdb = transaction.database(MSDB_NAME)
     connection, known = transaction.connection(msdb), transaction.objects(msdb).endpoint
     if known is None or known.name != name:

@@ -1,4 +1,4 @@
-"""`Instance.ensure`: the statements that make existing objects match a script, and what they have changed."""
+"""`Instance.ensure`: determines the statements that make existing objects match a script, and what they have changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES
 from ssbroker.store.objects import BrokerEndpoint, Objects, Priority, Queue, Service
 
 Action: TypeAlias = Literal["created", "altered", "dropped", "unchanged"]
-"""What `Instance.ensure` did with an object; `unchanged` means that it still differs from the script."""
+"""What `Instance.ensure` did with an object; `unchanged` means that the object still differs from the script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class ObjectChange:
         action: `created`, `altered`, `dropped`, or `unchanged`: the object differs from the script, but no statement can change it.
         kind: The kind of the object, such as `queue`.
         name: The name of the object; for a queue, with its schema.
-        database: Its database; None for a database or the endpoint.
-        text: The properties that were changed, with their values before and after, or why the object is unchanged.
+        database: The database of the object; None for a database or the endpoint.
+        text: The properties that were changed, with their old and new values; or why the object is unchanged.
 
     Examples:
         >>> from ssbroker import ObjectChange
@@ -53,7 +53,7 @@ class ObjectChange:
 
 
 class Existing(NamedTuple):
-    """The existing objects, which are read when they are needed."""
+    """The existing objects, read when needed."""
 
     databases: Callable[[], Iterable[str]]
     """The names of the databases."""
@@ -65,7 +65,7 @@ class Existing(NamedTuple):
 
 
 class UnchangeableObject(NamedTuple):
-    """An object that differs from the script, and that no statement can change."""
+    """An object that differs from the script but that no statement can change."""
 
     kind: str
     name: str
@@ -75,7 +75,7 @@ class UnchangeableObject(NamedTuple):
 def needed_statements(
     statement: Statement, annotations: Mapping[str, str], existing: Existing
 ) -> Iterator[Statement | UnchangeableObject]:
-    """Yields the statements to run instead of one of the script: none if the objects match it already."""
+    """Yields the statements to run instead of a statement of the script: none if the objects already match."""
     if isinstance(statement, statements.CreateDatabase | statements.DropDatabase | statements.AlterDatabase):
         yield from _database(statement, existing.databases())
     elif isinstance(statement, statements.CreateEndpoint | statements.DropEndpoint):
@@ -120,7 +120,7 @@ _OPTIONS_RUN_ONCE: Final = ("NEW_BROKER", "ERROR_BROKER_CONVERSATIONS")
 
 
 def _altered_service(statement: statements.AlterService, objects: Objects) -> Iterator[Statement]:
-    """Leaves out contracts that are already added or dropped, which ALTER SERVICE would refuse."""
+    """Omits contracts that are already added or dropped, which ALTER SERVICE would refuse."""
     service = objects.services.get(statement.name)
     if service is None:
         yield statement
@@ -159,7 +159,7 @@ _CREATE_STATEMENTS: Final = (
 
 
 def _exists(statement: Any, objects: Objects) -> bool:
-    """Whether the object of a CREATE or DROP exists; names of some kinds compare without case."""
+    """Whether the object of a CREATE or DROP exists; for some kinds, the comparison of names ignores case."""
     if isinstance(statement, statements.CreateMasterKey | statements.DropMasterKey):
         return objects.security.master_key is not None
     if isinstance(statement, statements.CreateQueue | statements.DropQueue):
@@ -185,7 +185,7 @@ def _exists(statement: Any, objects: Objects) -> bool:
 def _as_created(
     statement: Any, annotations: Mapping[str, str], existing: Existing
 ) -> Iterator[Statement | UnchangeableObject]:
-    """Yields the statements that make an existing object what CREATE says."""
+    """Yields the statements that make an existing object match a CREATE statement."""
     objects = existing.objects()
     match statement:
         case statements.CreateMessageType():
@@ -267,7 +267,7 @@ def _endpoint(
 
 
 def _as_queue(name: QueueName, settings: QueueSettings, objects: Objects) -> Iterator[Statement]:
-    """STATUS changes only if the script has it, so that a queue that was disabled stays so; other clauses have their defaults."""
+    """STATUS changes only if the script specifies it, so that a disabled queue stays disabled; other clauses get their defaults."""
     queue = _queue(objects, name)
     wanted = {
         **_QUEUE_DEFAULTS,
@@ -320,7 +320,7 @@ def _as_service(statement: statements.CreateService, objects: Objects) -> Iterat
 def _as_route(
     statement: statements.CreateRoute, annotations: Mapping[str, str], objects: Objects, now: int
 ) -> Iterator[Statement]:
-    """LIFETIME counts from the creation of the route, or from its last expiry, and not from each run."""
+    """LIFETIME counts from the creation of the route, or from its last expiry, not from each run."""
     route = objects.routes[similar_name(objects.routes, statement.name)]
     clauses = statement.clauses
     is_ended = route.lifetime is not None and route.lifetime <= now
@@ -364,7 +364,7 @@ def _contract_names(objects: Objects, service: Service) -> set[str]:
 
 
 def _contract_messages(objects: Objects, contract: str) -> set[tuple[str, str]]:
-    """Returns the message types of a contract, each with who sends it."""
+    """Returns the message types of a contract, each with the side that may send it."""
     senders = {(True, True): "ANY", (True, False): "INITIATOR", (False, True): "TARGET"}
     return {
         (objects.message_types_by_id[number].name, senders[rule.is_sent_by_initiator, rule.is_sent_by_target])
@@ -393,7 +393,7 @@ Described: TypeAlias = dict[tuple[str, str], dict[str, Any]]
 
 
 def describe_database(objects: Objects) -> Described:
-    """Returns what a script can change of a database, without the ids of its objects."""
+    """Returns the properties of a database that a script can change, without the ids of its objects."""
     found: Described = {
         ("database", ""): {
             "broker": "enabled" if objects.broker.is_broker_enabled else "disabled",
@@ -473,16 +473,16 @@ def _on_off(is_on: object) -> str:
 
 
 def object_changes(before: Described, after: Described, *, database: str | None) -> Iterator[ObjectChange]:
-    """Yields how objects differ, in the order of a script that creates them."""
+    """Yields the differences between objects, in the order of a script that creates them."""
     for (kind, name), properties in after.items():
         if not before and kind in ("route", "user") and name in (AUTO_CREATED_LOCAL, *_SYSTEM_PRINCIPALS):
-            continue  # every new database has them
+            continue  # every new database has these
         if (
             kind == _PERMISSION
             and name.endswith(_TO_PUBLIC)
             and ("service", name.removesuffix(_TO_PUBLIC)) not in before
         ):
-            continue  # every new service has it
+            continue  # every new service has this
         was = before.get((kind, name))
         shown = (database or "") if kind == "database" else name
         place = None if kind in INSTANCE_KINDS else database

@@ -126,7 +126,7 @@ def _change_type(connection: Connection, objects: Objects, statement: TypeStatem
 
 
 def supported_validation(name: str) -> str:
-    """Returns the validation that an instance uses for one of T-SQL: it has no schema collections."""
+    """Returns the validation that an instance uses for a T-SQL validation: it does not support schema collections."""
     return "WELL_FORMED_XML" if name == "VALID_XML" else name
 
 
@@ -148,7 +148,7 @@ _SYSTEM_CONTRACT_IDS: Final = {name: number for number, name in enumerate(SYSTEM
 def with_system_objects(
     connection: Connection, objects: Objects, *, types: Iterable[str] = (), contracts: Iterable[str] = ()
 ) -> Objects:
-    """Adds the system message types and contracts of these names, which SQL Server has in every database, at their first use."""
+    """Adds the named system message types and contracts, which every SQL Server database contains, when they are first used."""
     missing = [name for name in contracts if name in SYSTEM_CONTRACTS and name not in objects.contracts]
     needed = [*types, *(message_type for name in missing for message_type, _ in SYSTEM_CONTRACTS[name])]
     added = False
