@@ -160,7 +160,7 @@ def stuck(
 
 
 def _own_queues(queue: str | None, folders: Mapping[str, Path]) -> dict[str, Path]:
-    """Returns the instance folders of which one has the queue; empty if `--queue` names files."""
+    """Returns the instance folders, one of which contains the queue; empty if `--queue` names files."""
     if queue is None:
         if not folders:
             raise OptionError(
@@ -216,7 +216,7 @@ def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -
 
 
 def _read(files: Sequence[Path], start: str | None, fleet: Fleet) -> tuple[str, pa.Table]:
-    """Returns the instance of the queue, and the columns of the files that are used, with the database of each message."""
+    """Returns the instance of the queue, and the needed columns of the files, with the database of each message."""
     from ssbroker.diagnose.stuck_messages import valid_messages  # noqa: PLC0415 - keeps --help fast
 
     inputs = open_inputs(files, QUEUE_COLUMNS, keep_json_lines=False, threads=1, progress=False)
@@ -257,7 +257,7 @@ def _parse_queue(start: str | None, fleet: Fleet, *, has_databases: bool) -> tup
 
 
 def _with_database(messages: pa.Table, database: str | None) -> pa.Table:
-    """Adds the database of `--from` where the file names none; refuses rows that name another one."""
+    """Adds the database of `--from` where the file names no database; refuses rows that name another database."""
     number = messages.schema.get_field_index("database")
     if number < 0:
         return messages.append_column("database", pa.array([database] * messages.num_rows, pa.string()))
@@ -281,7 +281,7 @@ _ENQUEUE_TIME: Final = "enqueue_time"
 
 
 def _enqueue_times(messages: pa.Table) -> list[datetime | None]:
-    """Returns when each message was enqueued; None if the file does not say it as a time."""
+    """Returns when each message was enqueued; None if the file does not contain a valid time."""
     if _ENQUEUE_TIME not in messages.schema.names:
         return [None] * messages.num_rows
     column = messages[_ENQUEUE_TIME]

@@ -24,13 +24,13 @@ def cell(text: str, style: str = "") -> Text:
 
 
 class FittedTable:
-    """A table to print with `crop=False`: as it is, or as records with a value on each line if it is wider than the terminal.
+    """A table to print with `crop=False`: unchanged, or, if it is wider than the terminal, as records with one value per line.
 
-    A file or pipe has no width, unless the variable COLUMNS gives one.
+    A file or pipe has no width, unless the environment variable COLUMNS sets one.
 
     Args:
-        table: The table; its title is that of the records too.
-        as_records: Whether to print records, whatever the width.
+        table: The table; its title is also used for the records.
+        as_records: Whether to print records regardless of the width.
     """
 
     def __init__(self, table: Table, *, as_records: bool = False) -> None:
@@ -68,7 +68,7 @@ _UNLIMITED_WIDTH: Final = 10_000
 
 
 def rows_table(names: Sequence[str], rows: Sequence[Sequence[Text]], *, title: str | None = None) -> FittedTable:
-    """Returns a table without lines; columns of integers are aligned to the right."""
+    """Returns a table without ruled lines; columns of integers are aligned to the right."""
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
     for number, name in enumerate(names):
         is_number = all(row[number].plain.isdigit() for row in rows) and bool(rows)
@@ -113,7 +113,7 @@ _STATEMENTS: Final = re.compile(rf"\b{_STATEMENT}(?: {_STATEMENT})*")
 
 
 def fitted(text: str, width: int) -> str:
-    """Breaks long lines of prose at words; statements of T-SQL stay whole, so that they can be copied.
+    """Breaks long lines of prose at words; T-SQL statements are not broken, so that they can be copied.
 
     Examples:
         >>> print(fitted("- Create a route to it: USE [Sales]; CREATE ROUTE <name> WITH ADDRESS = N'LOCAL'; then try again.", 30))
@@ -154,7 +154,7 @@ def _wrapped(text: str, width: int, start: str, indent: str) -> Iterator[str]:
 
 
 def print_prose(console: Console, text: str, style: str = "") -> None:
-    """Prints lines that fit the terminal; whole lines where the output is no terminal."""
+    """Prints lines wrapped to fit the terminal; does not wrap if the output is not a terminal."""
     text = "\n".join(terminal_safe(line) for line in text.split("\n"))
     shown = fitted(text, console.width) if console.is_terminal else text
     console.print(Text(shown, style), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Columns from the text of CSV and JSON files, and as text for them."""
+"""Converts columns from and to the text of CSV and JSON files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ssbroker.exceptions import InputError
 ArrowColumn: TypeAlias = Any
 """An Arrow array of any type."""
 
-pc: Any = pyarrow.compute  # the stubs know neither Python constants nor text with 64-bit offsets
+pc: Any = pyarrow.compute  # the stubs support neither Python constants nor text with 64-bit offsets
 GUID_COLUMNS: Final = ("conversation_id", "conversation_handle", "to_broker_instance")
 BYTES_COLUMNS: Final = ("message_body", "message_signature", "fragment_signature", "session_key")
 _NULL_TEXTS: Final = ("", "NULL", "null")
@@ -35,9 +35,9 @@ _SHOWN_CHARACTERS_MAX: Final = 80
 def convert_csv(
     batch: pa.RecordBatch, input_columns: InputColumns, *, file: Path, row_in_file: Callable[[int], int] = int
 ) -> pa.RecordBatch:
-    """Converts the text of a CSV file to the types that the command reads; other columns stay text.
+    """Converts the text of a CSV file to the types that the command expects; other columns remain text.
 
-    In nullable columns, an empty cell and `NULL` or `null`, as tools write it, are null.
+    In nullable columns, an empty cell, `NULL` and `null` (as various tools write it) are null.
 
     Examples:
         >>> from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
@@ -160,7 +160,7 @@ def hex_text(column: ArrowColumn) -> ArrowColumn:
 
 
 def readable(column: ArrowColumn, *, name: str) -> ArrowColumn:
-    r"""Converts what CSV and JSON cannot show: ids to GUIDs, other bytes to `0x` and hexadecimal digits, dictionaries to their values.
+    r"""Converts values that CSV and JSON cannot represent: ids to GUIDs, other bytes to `0x` and hexadecimal digits, dictionaries to their values.
 
     Examples:
         >>> readable(pa.array([b"\x01\xff"]), name="message_body").to_pylist()
@@ -218,7 +218,7 @@ def json_values(column: ArrowColumn, *, name: str) -> ArrowColumn:
 
 
 def concat_text(parts: list[Any]) -> ArrowColumn:
-    """Concatenates columns and constants row by row to one column of text.
+    """Concatenates columns and constants row by row into one text column.
 
     Examples:
         >>> concat_text([pa.array(["1", "2"], pa.large_string()), ";"]).to_pylist()
@@ -258,7 +258,7 @@ def _json_dumped(column: ArrowColumn) -> ArrowColumn:
 
 
 def _json_compatible(value: Any) -> Any:
-    """Converts a Python value of any column for `json.dumps`."""
+    """Converts a Python value from any column for `json.dumps`."""
     if isinstance(value, dict):
         return {str(key): _json_compatible(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

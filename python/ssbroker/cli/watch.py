@@ -140,18 +140,18 @@ def state_parts(
 
 
 def _omitted(state: State, name: str) -> Iterator[Text]:
-    """Yields how many rows of a table the state omits."""
+    """Yields the number of rows of a table that the state omits."""
     if state["omitted"][name]:
         yield Text(f"{state['omitted'][name]:,} more rows not shown; ssbroker status shows all.", "dim")
 
 
 _NAMES: Final = ("database", "to", "queue", "instance", "principal")
-"""The columns that are cut if a table is too wide."""
+"""The columns that are truncated if a table is too wide."""
 _NAME_WIDTH_MIN: Final = 8
 
 
 class _FittingTable:
-    """A table that fits the terminal: long names are cut, since `ssbroker status` shows them whole."""
+    """A table that fits the terminal: long names are truncated; `ssbroker status` shows them in full."""
 
     def __init__(self, title: str, rows: list[dict[str, str]]) -> None:
         self._title: Final = title
@@ -183,7 +183,7 @@ class _FittingTable:
 
 
 class _Screen:
-    """As many lines of the parts as the terminal has; the last one says how many are missing."""
+    """As many lines of the parts as fit the terminal; the last line says how many are missing."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts: Final = parts
@@ -218,7 +218,7 @@ def _writes_bars(console: Console) -> bool:
 
 
 def depth_bars(points: Sequence[Point], *, is_ascii: bool = False) -> str:
-    """Returns the last depths as bars, relative to the greatest of them; a space is a gap.
+    """Returns the last depths as bars, relative to the greatest depth; a space is a gap.
 
     Examples:
         >>> depth_bars([(0.0, 0, None), (1.0, 4, 0), (2.0, None, None), (3.0, 8, 1)])

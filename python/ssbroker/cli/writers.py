@@ -44,7 +44,7 @@ class Writer(Protocol):
 
 
 def open_writer(path: Path, file_format: Format, schema: pa.Schema) -> Writer:
-    """Opens a file to write; `schema` is that of the batches."""
+    """Opens a file for writing; `schema` is the schema of the batches."""
     return _WRITERS[file_format](path, schema)
 
 
@@ -72,7 +72,7 @@ class CsvWriter:
 
 
 class JsonLinesWriter:
-    """JSON lines; rows that were read from JSON lines keep their text and get more fields at the end."""
+    """JSON lines; rows that were read from JSON lines keep their text, with fields added at the end."""
 
     size_factor = 3
 
@@ -126,7 +126,7 @@ class ParquetWriter:
 
 
 class ArrowWriter:
-    """Arrow IPC; dictionaries are written as their values, because a file may hold only one dictionary per column."""
+    """Arrow IPC; dictionaries are written as plain values, because a file may contain only one dictionary per column."""
 
     size_factor = 1
 
@@ -164,7 +164,7 @@ _WRITERS: Final[dict[Format, Callable[[Path, pa.Schema], Writer]]] = {
 
 
 def without_dictionaries(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema with the value types of its dictionaries."""
+    """Returns the schema with dictionary types replaced by their value types."""
     return pa.schema(
         [field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema]
     )
@@ -194,8 +194,8 @@ class OutputFile:
 
     Args:
         part: The file to write.
-        file_format: Its format.
-        schema: Its columns.
+        file_format: The format of the file.
+        schema: The columns of the file.
         output: The path that messages name.
 
     Raises:

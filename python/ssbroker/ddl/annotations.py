@@ -1,4 +1,4 @@
-"""Annotations: `-- ssbroker: key=value` comments, which hold what T-SQL cannot express."""
+"""Annotations: `-- ssbroker: key=value` comments, which contain information that T-SQL cannot express."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def parse_annotation(comment: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def annotation_comment(**values: str | None) -> str:
-    """Returns the comment that holds these values, after a space; empty if all are None."""
+    """Returns a comment with these values, preceded by a space; empty if all values are None."""
     pairs = [f"{key}={value}" for key, value in values.items() if value is not None]
     return f" -- {_PREFIX} {' '.join(pairs)}" if pairs else ""
 
 
 def format_list(values: tuple[str, ...]) -> str:
-    """Joins values to one word, percent-encoding commas, percent signs and whitespace."""
+    """Joins values into one word, percent-encoding commas, percent signs and whitespace."""
     return ",".join(_ESCAPED.sub(lambda match: quote(match[0], safe=""), value) for value in values)
 
 
@@ -81,7 +81,7 @@ def parse_route_id(text: str) -> int:
 
 
 def parse_broker_id(text: str) -> bytes | None:
-    """Parses a broker id; `unknown` is None."""
+    """Parses a broker id; returns None for `unknown`."""
     if text == "unknown":
         return None
     try:

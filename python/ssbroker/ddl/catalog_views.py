@@ -1,4 +1,4 @@
-"""The catalog views that the conditions of a script may read, as far as they are about Service Broker."""
+"""The catalog views about Service Broker that the conditions of a script may read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ServiceRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseObjects:
-    """The objects of a database that views show, without system objects."""
+    """The objects of a database that views show, except system objects."""
 
     routes: Iterable[RouteRow] = ()
     queues: Iterable[QueueRow] = ()
@@ -76,7 +76,7 @@ class EndpointRow(NamedTuple):
 
 
 def object_id(*names: str) -> int:
-    """Returns the id of an object: a hash of its name, so that all views have the same one."""
+    """Returns the id of an object: a hash of its name, so that all views show the same id."""
     return zlib.crc32(folded(".".join(names)).encode()) & 0x7FFFFFFF
 
 
@@ -100,7 +100,7 @@ def _databases(databases: Iterable[DatabaseRow]) -> Iterator[Row]:
 
 
 def _endpoints(endpoint: EndpointRow | None) -> Iterator[Row]:
-    """Yields `sys.endpoints`, as far as they are about Service Broker."""
+    """Yields the Service Broker endpoint of `sys.endpoints`."""
     if endpoint is not None:
         yield {
             "name": endpoint.name,
@@ -121,12 +121,12 @@ def view_rows(
     endpoint: Callable[[], EndpointRow | None],
     objects: Callable[[], DatabaseObjects],
 ) -> Iterable[Row] | None:
-    """Returns the rows of a view by its name in lower case; None if it is not about Service Broker.
+    """Returns the rows of a view, given its name in lower case; None if the view is not about Service Broker.
 
     Args:
         view: The name of the view.
         databases: Returns the databases of the instance.
-        endpoint: Returns its endpoint.
+        endpoint: Returns the endpoint of the instance.
         objects: Returns the objects of the database whose view is read.
     """
     if view in ("databases", "sysdatabases"):

@@ -9,7 +9,7 @@ from typing import Final
 from ssbroker._arguments import parse_timestamp
 from ssbroker.ddl.errors import RefusalError
 
-# Date formats of SQL Server other than ISO 8601: 20261121 and 11/21/2026.
+# SQL Server's date formats other than ISO 8601: 20261121 and 11/21/2026.
 _FORMATS: Final = (
     re.compile(r"(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)(?=\Z|[T ])", re.ASCII),
     re.compile(r"(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4})(?=\Z|[T ])", re.ASCII),
@@ -17,7 +17,7 @@ _FORMATS: Final = (
 
 
 def parse_date(text: str | None) -> datetime | None:
-    """Parses a date in a format of SQL Server, with or without a time."""
+    """Parses a date in one of SQL Server's formats, with or without a time."""
     if text is None:
         return None
     found = next(filter(None, (date_format.match(text) for date_format in _FORMATS)), None)

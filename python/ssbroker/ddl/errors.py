@@ -1,4 +1,4 @@
-"""The errors of statements and scripts, before their lines are known, and their texts."""
+"""The errors of statements and scripts, before their line numbers are known, and their texts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ssbroker.exceptions import DdlError
 
 
 class RefusalError(Exception):
-    """A statement is refused; the caller that knows its line converts this to a `DdlError`."""
+    """A statement is refused; a caller that knows the line converts this to a `DdlError`."""
 
     def __init__(self, reason: str, number: int | None = None) -> None:
         super().__init__(reason)
@@ -15,7 +15,7 @@ class RefusalError(Exception):
 
 
 class EncodingError(DdlError):
-    """A script does not have the encoding that it should have."""
+    """A script does not have the expected encoding."""
 
 
 def refusal_text(reason: str, *, subject: str | None, number: int | None) -> str:

@@ -14,14 +14,14 @@ from ssbroker.ddl.statements import Tokens
 
 
 class BinaryName(str):
-    """A name that compares byte by byte: of a service, contract or message type."""
+    """A name that is compared byte by byte: the name of a service, contract or message type."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A value that the script does not determine; `holds` are the statements that it seems to hold, if it is text."""
+    """A value that the script does not determine; `holds` are the statements that it seems to contain, if it is text."""
 
     holds: tuple[str, ...] = ()
 
@@ -33,16 +33,16 @@ Row: TypeAlias = Mapping[str, Value]
 
 
 class Scope(Protocol):
-    """What an expression can refer to."""
+    """The names that an expression can refer to."""
 
     def variable(self, name: str) -> Value:
         """Returns the value of a variable or of a function such as @@TRANCOUNT."""
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
-        """Returns the rows of a view of the schema sys; None if it is not known."""
+        """Returns the rows of a view in the schema sys; None if they are not known."""
 
     def database_id(self, name: str | None) -> Value:
-        """Returns the id of a database, or of the current one; None if it does not exist."""
+        """Returns the id of a database, or of the current database; None if the database does not exist."""
 
     def database_name(self) -> Value:
         """Returns the name of the current database."""
@@ -56,7 +56,7 @@ class _UnknownSyntaxError(Exception):
 
 
 def is_true(tokens: Tokens, scope: Scope) -> bool | Undecided:
-    """Evaluates a condition; a condition that is NULL does not hold."""
+    """Evaluates a condition; a condition that is NULL is not true."""
     try:
         evaluation = _Evaluation(tokens, scope)
         found = evaluation.condition()
@@ -85,14 +85,14 @@ def value(tokens: Tokens, scope: Scope) -> Value:
 
 
 def statements_in_value(found: Value) -> tuple[str, ...]:
-    """Returns the statements about Service Broker that a value seems to hold."""
+    """Returns the Service Broker statements that a value seems to contain."""
     if isinstance(found, Undecided):
         return found.holds
     return statements_in_text(found) if isinstance(found, str) else ()
 
 
 def equal(one: Value, other: Value) -> bool | Undecided | None:
-    """Compares two values as SQL Server does by default: text without case, except names that compare byte by byte."""
+    """Compares two values as SQL Server does by default: text ignoring case, except names that are compared byte by byte."""
     if isinstance(one, Undecided) or isinstance(other, Undecided):
         return UNDECIDED
     if one is None or other is None:
@@ -105,7 +105,7 @@ def equal(one: Value, other: Value) -> bool | Undecided | None:
 
 
 def folded(name: str) -> str:
-    """Returns a name as the default collation of SQL Server compares it, without case.
+    """Returns a name in the form in which SQL Server's default collation compares it, without case.
 
     Examples:
         >>> folded("Sales") == folded("SALES")
@@ -122,22 +122,22 @@ def _number(found: str | int) -> int:
 
 
 _DIGITS_MAX: Final = 30
-# Larger results are not computed: they are not part of a statement about Service Broker.
+# Larger results are not computed: they are not part of a Service Broker statement.
 TEXT_MAX: Final = 1_000_000
 _COMBINATIONS_MAX: Final = 1_000_000
 _TABLE_END: Final = frozenset({"WHERE", "GROUP", "ORDER", "HAVING", "UNION", "OPTION", "FOR"})
 _TRANSPARENT: Final = frozenset({"CAST", "CONVERT", "TRY_CAST", "TRY_CONVERT"})
-# What follows a value in a condition.
+# Tokens that can follow a value in a condition.
 _AFTER_VALUE: Final = frozenset({"=", "<", ">", "!", "+", "-", "BETWEEN", "COLLATE", "IN", "IS", "LIKE", "NOT"})
 _COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class _Table(NamedTuple):
-    """A table of FROM."""
+    """A table in a FROM clause."""
 
     alias: str
     rows: list[Row] | None
-    """None if they are not known."""
+    """The rows; None if they are not known."""
     on: Tokens = ()
     """The condition of a join."""
 
@@ -146,7 +146,7 @@ class _Table(NamedTuple):
 class _Evaluation:
     """A position in an expression, evaluated by recursive descent."""
 
-    tokens: Tokens = field(repr=False)  # passwords among them
+    tokens: Tokens = field(repr=False)  # may include passwords
     scope: Scope
     row: dict[str, Row] = field(default_factory=dict)
     """The row of each table alias, in a WHERE clause."""
@@ -343,7 +343,7 @@ class _Evaluation:
         return arguments
 
     def _converted(self, name: str) -> Value:
-        """Evaluates CAST (x AS type) or CONVERT (type, x): the type of text makes text."""
+        """Evaluates CAST (x AS type) or CONVERT (type, x); converts to text if the type is a text type."""
         self._expect("(")
         if name.endswith("CAST"):
             found = self.value()
@@ -379,14 +379,14 @@ class _Evaluation:
         return self.key == "(" and self._ahead(1).key == "SELECT"
 
     def _holds_condition(self) -> bool:
-        """Returns whether the parentheses here hold a condition rather than a value: no operator follows them."""
+        """Returns whether the parentheses here contain a condition rather than a value: no operator follows them."""
         start = self.index
         self._skip_parentheses()
         follower, self.index = self.key, start
         return follower not in _AFTER_VALUE
 
     def _subquery(self, *, is_selected: bool = True) -> list[Value] | Undecided:
-        """Evaluates a subquery; returns the selected value of each row, or None for each row if only their number counts."""
+        """Evaluates a subquery; returns the selected value of each row, or None for each row if only the number of rows matters."""
         self._expect("(")
         self._expect("SELECT")
         if self._accept("TOP"):
@@ -430,7 +430,7 @@ class _Evaluation:
         raise _UnknownSyntaxError
 
     def _tables(self) -> list[_Table]:
-        """Parses the tables of FROM."""
+        """Parses the tables in a FROM clause."""
         tables = [self._table()]
         while True:
             if self._accept(","):
@@ -499,7 +499,7 @@ class _Evaluation:
 
 
 def _wanted_name(where: Tokens) -> str | None:
-    """Returns the name without case if a condition is met only by rows of this name; it is found without evaluating each row."""
+    """Returns a name, without case, if only rows with this name meet a condition; such rows are found without evaluating each row."""
     keys = [token.key for token in where]
     first = 2 if keys[1:2] == ["."] else 0
     column = where[first].text.lower() if len(where) > first else ""
@@ -552,7 +552,8 @@ def _like(text: Value, pattern: Value) -> bool | Undecided | None:
     if text is None or pattern is None:
         return None
     first, *others = _split_pattern(str(pattern))
-    # Atomic groups: the first match of a part is as good as any later one, so the time does not grow with the parts.
+    # Atomic groups: the first match of a part is as good as any later match, so the time does not grow with the number
+    # of parts.
     regular = first + "".join(f"(?>.*?{part})" for part in others[:-1]) + "".join(f".*{part}" for part in others[-1:])
     flags = re.DOTALL if isinstance(text, BinaryName) else re.DOTALL | re.IGNORECASE
     try:
@@ -565,7 +566,7 @@ _WILDCARD: Final = re.compile(r"\[(?P<negation>\^?)(?P<set>.[^\]]*)\]|.", re.DOT
 
 
 def _split_pattern(pattern: str) -> list[str]:
-    """Splits a pattern of LIKE at each %; returns the parts as regular expressions."""
+    """Splits a LIKE pattern at each %; returns the parts as regular expressions."""
     parts = [""]
     for found in _WILDCARD.finditer(pattern):
         if found[0] == "%":
@@ -593,7 +594,7 @@ Function: TypeAlias = Callable[[Scope, list[Value]], Value]
 
 
 def _null_if_any_null(function: Callable[..., Value]) -> Function:
-    """Returns a function that is NULL if an argument is NULL, and undecided if one is."""
+    """Returns a function that is NULL if an argument is NULL, and undecided if an argument is undecided."""
 
     def call(_scope: Scope, arguments: list[Value]) -> Value:
         if any(isinstance(argument, Undecided) for argument in arguments):

@@ -16,7 +16,7 @@ from ssbroker.exceptions import DdlError, OptionError
 
 _NEWLINE: Final = re.compile(r"\r\n?|\n")
 
-# UTF-32 comes before UTF-16: its little-endian mark starts with that of UTF-16.
+# UTF-32 comes before UTF-16, because its little-endian mark starts with the UTF-16 mark.
 _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -27,7 +27,7 @@ _BYTE_ORDER_MARKS: Final = (
 
 
 class ScriptPosition(NamedTuple):
-    """Where a statement of a script starts."""
+    """The position at which a statement of a script starts."""
 
     file: str | None
     """The script; None if it was passed as text."""
@@ -53,8 +53,8 @@ class ScriptSource:
     Args:
         text: The text.
         file: The file of the text.
-        parts: The parts of a text that is composed of several files, in order; None for a single one.
-        outer: The place of the statement that runs this text, with EXEC.
+        parts: The parts of a text that is composed of several files, in order; None for a single file.
+        outer: The position of the EXEC statement that runs this text.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ScriptSource:
             self._refuse_surrogates()
 
     def position(self, offset: int) -> ScriptPosition:
-        """Returns file and line of an offset; for text that EXEC runs, those of the EXEC."""
+        """Returns the file and line of an offset; for text that EXEC runs, the file and line of the EXEC."""
         if self.outer is not None:
             return self.outer
         part = self._part(offset)
@@ -87,12 +87,12 @@ class ScriptSource:
         return self.position(offset).line
 
     def line_start(self, offset: int) -> int:
-        """Returns the offset where the line of an offset starts."""
+        """Returns the offset at which the line that contains an offset starts."""
         line = bisect_right(self._breaks, offset)
         return self._breaks[line - 1] if line else 0
 
     def is_secret(self, token: Token) -> bool:
-        """Returns whether a token comes from a variable that may be a password, or from text that may be composed of one."""
+        """Returns whether a token comes from a variable that may be a password, or from text that may contain a password."""
         if self.outer is not None:
             return token.kind in ("string", "name") or (token.kind == "word" and token.key not in _SHOWN_IN_TEXT)
         first = max(bisect_right(self._starts, token.start) - 1, 0)
@@ -129,8 +129,9 @@ def location_text(position: ScriptPosition) -> str:
 def decode(data: bytes, *, file: str | None = None, encoding: str | None = None) -> str:
     r"""Decodes a script file: UTF-8, or the encoding of its byte order mark (SSMS saves "Unicode" as UTF-16).
 
-    UTF-16 without a mark is recognized by its first character. Code pages are not guessed: names compare byte by byte,
-    so a wrong guess would silently change names; give such a page as `encoding`. The mark is removed; line ends are kept.
+    UTF-16 without a mark is recognized by its first character. Code pages are not guessed: names are compared byte by
+    byte, so a wrong guess would silently change names. Specify a code page as `encoding`. The mark is removed; line
+    ends are kept.
 
     Examples:
         >>> decode(b"\xef\xbb\xbfUSE Sales")
@@ -154,7 +155,7 @@ def decode(data: bytes, *, file: str | None = None, encoding: str | None = None)
 
 
 def check_encoding(name: str) -> str:
-    """Returns the name of a text encoding, or raises if there is none with this name."""
+    """Returns the name of a text encoding, or raises if there is no encoding with this name."""
     try:
         codecs.lookup(name)
         "".encode(name)
@@ -170,7 +171,7 @@ def _encoding_of(unmarked: bytes) -> str:
 
 
 class Annotation(NamedTuple):
-    """One `-- ssbroker:` comment; `values` holds the text of each key."""
+    """One `-- ssbroker:` comment; `values` contains the text of each key."""
 
     start: int
     values: tuple[tuple[str, str], ...]
@@ -195,7 +196,7 @@ _SEPARATOR_LINE: Final = re.compile(
     r"[^\S\r\n]*+(?P<count>[0-9]*+)(?=[^\S\r\n]*+(?:;[^\S\r\n]*+)?+(?:--|/\*|[\r\n]|\Z))"
 )
 _COUNT_DIGITS_MAX: Final = 10
-# A backslash at the end of a line continues the string on the next one.
+# A backslash at the end of a line continues the string on the next line.
 _CONTINUATION: Final = re.compile(r"\\(?:\r\n|\n|\r)")
 
 Kind = Literal["word", "name", "string", "symbol", "end", "connect"]
@@ -215,16 +216,16 @@ class Token(NamedTuple):
 class ScriptBatch:
     """The tokens and annotations between two `GO` separators."""
 
-    tokens: list[Token] = field(repr=False)  # passwords among them
+    tokens: list[Token] = field(repr=False)  # may include passwords
     annotations: list[Annotation]
     count: int
     """The number of times that the batch runs."""
     server: str | None = None
-    """The server to which `:connect` connected before the batch; None before the first one."""
+    """The server to which `:connect` connected before the batch; None before the first `:connect`."""
 
 
 def batches(source: ScriptSource) -> Iterator[ScriptBatch]:
-    """Yields the batches of a script; a line with the mark of `:connect` ends a batch too."""
+    """Yields the batches of a script; a line with the mark of `:connect` also ends a batch."""
     tokens: list[Token] = []
     annotations: list[Annotation] = []
     server: str | None = None
@@ -251,7 +252,7 @@ def batches(source: ScriptSource) -> Iterator[ScriptBatch]:
 
 
 def text_batch(source: ScriptSource) -> ScriptBatch:
-    """Returns the tokens of a text that EXEC runs, in which GO is no separator."""
+    """Returns the tokens of a text that EXEC runs, in which GO is not a separator."""
     tokens: list[Token] = []
     position = 0
     while position < len(source.text):
@@ -262,7 +263,7 @@ def text_batch(source: ScriptSource) -> ScriptBatch:
 
 
 def next_token(source: ScriptSource, position: int) -> tuple[Token | Annotation | None, int]:
-    """Returns the token or annotation at a position (None for whitespace and other comments), and where it ends."""
+    """Returns the token or annotation at a position (None for whitespace and other comments), and the position of its end."""
     match = _TOKEN.match(source.text, position)
     if match is None:  # the last alternative matches any character
         raise AssertionError(position)
@@ -271,7 +272,7 @@ def next_token(source: ScriptSource, position: int) -> tuple[Token | Annotation 
     if kind == "space":
         return None, end
     if kind == "word":
-        # ASCII only: Unicode upper case would turn words with a dotless i or a long s into keywords.
+        # Converts only ASCII letters: Unicode upper case would turn words with a dotless i or a long s into keywords.
         return Token("word", text.upper() if text.isascii() else text, text, position, end), end
     if kind == "symbol":
         return Token("symbol", text, text, position, end), end
@@ -295,7 +296,7 @@ def _annotation(source: ScriptSource, comment: str, start: int) -> Annotation | 
 
 
 def _literal(match: re.Match[str]) -> tuple[Kind, str] | None:
-    """Returns kind and text of a string, a quoted name or the mark of `:connect`; None if a quotation mark is not closed."""
+    """Returns the kind and text of a string, a quoted name or the mark of `:connect`; None if a quotation mark is not closed."""
     text = match[0]
     match match.lastgroup:
         case "string":
@@ -319,7 +320,7 @@ def _block_comment_end(source: ScriptSource, start: int) -> int:
 
 
 def _match_separator(source: ScriptSource, token: Token, *, space_start: int) -> re.Match[str] | None:
-    """Matches the rest of a line with a GO separator, which may have only a count; None if this GO is not a separator."""
+    """Matches the rest of a line with a GO separator, which may contain only a count; None if this GO is not a separator."""
     return _SEPARATOR_LINE.match(source.text, token.end) if space_start <= source.line_start(token.start) else None
 
 
@@ -338,7 +339,7 @@ _CALL_WORDS: Final = frozenset({"EXEC", "EXECUTE"})
 _SUMMARY_TOKENS_MAX: Final = 60
 _TOKEN_CHARACTERS_MAX: Final = 40
 _REDACTED: Final = "'...'"
-# The words of a text that EXEC runs that errors may show; the text may be composed of a password.
+# The words that errors may show from a text that EXEC runs, because the text may contain a password.
 _SHOWN_IN_TEXT: Final = frozenset(
     [
         "ADDRESS",
@@ -380,7 +381,7 @@ _SHOWN_IN_TEXT: Final = frozenset(
 
 
 def statement_summary(source: ScriptSource, tokens: Sequence[Token], *, is_call: bool) -> str:
-    """Returns the first words of a skipped statement without its strings; of a procedure call or sqlcmd command, only the name.
+    """Returns the first words of a skipped statement, without strings; for a procedure call or sqlcmd command, only the name.
 
     With `is_call`, the statement may call a procedure without EXEC, as the first statement of a batch may.
     """
@@ -410,13 +411,13 @@ def last_token_text(source: ScriptSource, tokens: Sequence[Token]) -> str:
 
 
 def _is_call(tokens: Sequence[Token], index: int) -> bool:
-    """Returns whether a procedure is called here; `GRANT EXECUTE ON` and `EXECUTE AS` do not call one."""
+    """Returns whether a procedure is called here; `GRANT EXECUTE ON` and `EXECUTE AS` are not calls."""
     following = tokens[index + 1].key if index + 1 < len(tokens) else ""
     return tokens[index].key in _CALL_WORDS and following not in ("AS", "ON")
 
 
 def _callee_end(tokens: Sequence[Token], call: int) -> int:
-    """Returns where the name of the called procedure or command ends: `EXEC @status = dbo.p`, `:connect`."""
+    """Returns the index at which the name of the called procedure or command ends: `EXEC @status = dbo.p`, `:connect`."""
     end = min(call + 2, len(tokens))
     while end < len(tokens) and {tokens[end - 1].key, tokens[end].key} & {".", "="}:
         end += 1

@@ -1,4 +1,4 @@
-"""A model of an instance, which the statements of a script change as they would change a running one."""
+"""A model of an instance, which the statements of a script change as they would change a running instance."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FIRST_ROUTE_ID: Final = 65_536
 ROUTE_ID_MAX: Final = 2**31 - 1
 
 UNUSED_GUID: Final = bytes(16)
-"""What SQL Server shows as the broker id of `master` and `model`."""
+"""The broker id that SQL Server shows for `master` and `model`."""
 
 UNNAMED_DATABASE: Final = "user"
 """The name of the database if a script does not name one."""
@@ -65,7 +65,7 @@ UNNAMED_DATABASE: Final = "user"
 _SEVERAL_INSTANCES: Final = "; if the files are of several instances, read them with --fleet (Fleet.load in Python)"
 _CHECK_ENABLED: Final = "SELECT is_broker_enabled FROM sys.databases WHERE name = "
 _MISSPELLED_MIN: Final = 3
-"""Names of fewer characters often differ by one letter on purpose."""
+"""Names with fewer characters often differ by one letter on purpose."""
 _PASSWORD_REQUIRED: Final = "the password of the master key is empty"  # noqa: S105 - a message
 
 
@@ -76,23 +76,23 @@ class DatabaseModel:
     guid: bytes | None = None
     enabled: bool = True
     is_assumed: bool = False
-    """Whether the script uses the database without creating it, so that it may hold other objects."""
+    """Whether the script uses the database without creating it, so that the database may contain other objects."""
     is_awaited: bool = False
     """Whether another file, which has not run yet, creates the database."""
     master_password: str | None = field(default=None, repr=False)
     former_guids: tuple[bytes, ...] = ()
     """The broker ids that NEW_BROKER has replaced."""
     is_restored: bool = False
-    """Whether it was restored or attached, and no option has said since then whether its broker is enabled."""
+    """Whether the database was restored or attached, and no option has since enabled or disabled its broker."""
     is_offline: bool = False
 
     @property
     def is_delivering(self) -> bool:
-        """Whether its broker is enabled, and the database available."""
+        """Whether the broker is enabled and the database is available."""
         return self.enabled and not self.is_offline
 
     def apply(self, option: BrokerOption) -> None:
-        """Applies I4, I5 or I6; the broker id is unknown after NEW_BROKER, except that it is not the former one."""
+        """Applies I4, I5 or I6. After NEW_BROKER, the broker id is unknown, but known to differ from the former one."""
         self.is_restored = False
         self.enabled = option != "DISABLE_BROKER"
         if option == "NEW_BROKER":
@@ -102,7 +102,7 @@ class DatabaseModel:
 
 @dataclass(slots=True)
 class RouteModel:
-    """A row of sys.routes; the id None is not assigned yet."""
+    """A row of sys.routes; the id is None until it is assigned."""
 
     address: str
     service_name: str | None = None
@@ -114,20 +114,20 @@ class RouteModel:
 
 @dataclass(slots=True)
 class EndpointModel:
-    """The Service Broker endpoint; annotated `addresses` replace those of the listener."""
+    """The Service Broker endpoint; annotated `addresses` replace the addresses of the listener."""
 
     name: str
     settings: EndpointSettings
     addresses: tuple[str, ...] | None = None
     is_assumed: bool = False
-    """Whether the script alters the endpoint without creating it, so that it may be started."""
+    """Whether the script alters the endpoint without creating it, so that the endpoint may be started."""
 
 
 def listener_addresses(port: int | None, ip: str | None) -> tuple[str, ...]:
     """Returns the addresses of a listener.
 
-    A script does not know the host that it will run on, so a listener on all addresses has only those of the loopback
-    interface; others come from an `addresses` annotation.
+    A script does not know the host on which it will run, so a listener on all addresses has only the addresses of the
+    loopback interface; an `addresses` annotation adds others.
 
     Example:
         >>> listener_addresses(4022, "10.0.0.5")
@@ -173,7 +173,7 @@ class PriorityModel:
 
     @property
     def criteria(self) -> tuple[str | None, ...]:
-        """What the priority applies to."""
+        """The conversations to which the priority applies."""
         return self.contract, self.local_service, self.remote_service
 
 
@@ -203,9 +203,9 @@ Key = tuple[str, str]
 class InstanceModel:
     """The state that statements change; databases, routes and services are in order of creation.
 
-    A database that the script uses but does not create is assumed to exist. If its name differs by one letter from that of a created
-    database, it is a typo, unless `lenient`. A script that creates a database before using one is complete: it shows everything that
-    its databases contain.
+    A database that the script uses but does not create is assumed to exist. If its name differs by one letter from the
+    name of a created database, it counts as a typo, unless `lenient`. A script that creates a database before it uses
+    one is complete: it shows everything that its databases contain.
     """
 
     now: datetime
@@ -216,7 +216,7 @@ class InstanceModel:
     routes: dict[Key, RouteModel] = field(default_factory=dict)
     services: dict[Key, ServiceModel] = field(default_factory=dict)
     queues: dict[tuple[str, str, str], QueueModel] = field(default_factory=dict)
-    """By database, schema and name; schema and name without case."""
+    """The queues, by database, schema and name; schema and name without case."""
     message_types: dict[Key, str] = field(default_factory=dict)
     contracts: dict[Key, tuple[str, ...]] = field(default_factory=dict)
     """The message types of each contract."""
@@ -231,15 +231,15 @@ class InstanceModel:
     is_complete: bool = False
     dropped: set[str] = field(default_factory=set)
     announced: list[str] | None = None
-    """The databases that the files of a folder create, whatever their order; None for a single script."""
+    """The databases that the files of a folder create, in any order; None for a single script."""
 
     def announce(self, names: Iterable[str]) -> None:
-        """Makes known which databases the files of a folder create, before the files run."""
+        """Announces, before the files of a folder run, which databases they create."""
         self.announced = list({folded(name): name for name in sorted(names)}.values())
         self.is_complete = bool(self.announced)
 
     def select_default_database(self) -> None:
-        """Selects the default database, in which each file of a folder starts; None if it is known at the first statement only."""
+        """Selects the default database, in which each file of a folder starts; None if it is not known before the first statement."""
         names = self._default_databases()
         self.current = names[0] if len(names) == 1 else None
 
@@ -258,7 +258,7 @@ class InstanceModel:
         return next((other for other in (*self.databases, *(self.announced or ())) if folded(other) == key), name)
 
     def use(self, name: str) -> None:
-        """Makes a database the current one."""
+        """Makes a database the current database."""
         name = self.resolve(name)
         # Scripts often use master only to create databases and endpoints.
         if name not in SYSTEM_DATABASES - {"msdb"}:
@@ -266,7 +266,7 @@ class InstanceModel:
         self.current = name
 
     def current_database(self) -> str:
-        """Returns the current database; before any USE, the only user database, which is created if there is none."""
+        """Returns the current database. Before any USE, this is the only user database, which is created if there is none."""
         if self.current is None:
             names = self._default_databases() or [UNNAMED_DATABASE]
             if len(names) > 1:
@@ -277,7 +277,7 @@ class InstanceModel:
         return self.current
 
     def database(self, name: str, *, number: int = 911) -> DatabaseModel:
-        """Returns the database of that name; assumes that it exists, unless the script dropped it or it seems misspelled."""
+        """Returns the database with this name; assumes that it exists, unless the script dropped it or the name seems misspelled."""
         name = self.resolve(name)
         if name in self.databases:
             return self.databases[name]
@@ -297,7 +297,7 @@ class InstanceModel:
         return [name for name in self.databases if name not in SYSTEM_DATABASES]
 
     def _default_databases(self) -> list[str]:
-        """Returns the databases of which the only one is the default before any USE."""
+        """Returns the user databases; if there is only one, it is the default before any USE."""
         return self._user_databases() if self.announced is None else self.announced
 
     def created_databases(self) -> list[str]:
@@ -307,7 +307,7 @@ class InstanceModel:
         ]
 
     def _misspelled(self, name: str) -> str | None:
-        """Returns the created database that is meant by a name that differs from its name by a letter; None if there is none."""
+        """Returns the created database whose name differs by one letter from the given name, and is probably meant; None if there is none."""
         if self.lenient or name in SYSTEM_DATABASES or len(name) < _MISSPELLED_MIN:
             return None
         key = folded(name)
@@ -327,7 +327,7 @@ class InstanceModel:
         return database
 
     def add_unused(self, names: Iterable[str]) -> None:
-        """Adds system databases without routes, whose broker SQL Server never enables."""
+        """Adds system databases without routes, whose brokers SQL Server never enables."""
         for name in map(canonical_name, names):
             if name not in self.databases:
                 self.databases[name] = DatabaseModel(UNUSED_GUID, enabled=False)
@@ -345,7 +345,7 @@ class InstanceModel:
         return self._add(name)
 
     def restore(self, name: str) -> DatabaseModel:
-        """Restores a database from a backup, whose objects and broker id are not known."""
+        """Restores a database from a backup; its objects and broker id are not known."""
         name = self.resolve(name)
         self._drop_objects(name)
         self.dropped.discard(name)
@@ -379,7 +379,7 @@ class InstanceModel:
         self.dropped.add(name)
 
     def rename(self, name: str, new: str) -> None:
-        """Renames a database; it keeps its position in all orders."""
+        """Renames a database; it keeps its position in all sequences."""
         if name in SYSTEM_DATABASES:
             raise RefusalError(f"{name!r} is a system database and cannot be renamed", 3708)
         if canonical_name(new) in SYSTEM_DATABASES or self.resolve(new) in self.databases.keys() - {name}:
@@ -422,7 +422,7 @@ class InstanceModel:
         )
 
     def record_position(self, statement: Statement, at: ScriptPosition) -> None:
-        """Records the statement that created or changed an object, after it ran."""
+        """Records the position of a statement that has created or changed an object."""
         match statement:
             case statements.CreateRoute(name) | statements.AlterRoute(name):
                 self.positions["route", self.current_database(), name] = at
@@ -465,7 +465,7 @@ class InstanceModel:
         return None if one is None else EndpointRow(one.name, one.settings.state, one.settings.port)
 
     def _viewed_database(self, database: str | None) -> str | None:
-        """Returns the database whose views a condition reads, without adding it."""
+        """Returns the database whose views a condition reads, without adding the database."""
         if database is not None:
             return self.resolve(database)
         if self.current is not None:
@@ -476,7 +476,7 @@ class InstanceModel:
     def _objects(self, name: str | None) -> DatabaseObjects:
         if name is None:
             return DatabaseObjects()
-        # A database that has not been used yet has its initial route.
+        # A database that has not been used yet has only its initial route.
         is_new = name not in self.databases and name not in self.dropped and name != "master"
         initial = [RouteRow(AUTO_CREATED_LOCAL, None, None, "LOCAL", None)] if is_new else []
         database = self.databases.get(name)
@@ -523,7 +523,7 @@ _BY_DATABASE: Final = (
 
 
 def _without_digits(name: str) -> str:
-    """Numbered names, such as Shop1 and Shop2, differ on purpose."""
+    """Removes digits, because numbered names, such as Shop1 and Shop2, differ on purpose."""
     return "".join(character for character in name if not character.isdigit())
 
 
@@ -543,7 +543,7 @@ def _names_in(objects: Mapping[Key, object], database: str) -> list[str]:
 
 
 def find_name(name: str, names: Iterable[str]) -> str | None:
-    """Returns a name that equals the given one, or else the only one that differs from it in case.
+    """Returns the name itself if it is in `names`, or else the only name that differs from it in case.
 
     Examples:
         >>> find_name("north", ["North", "South"]), find_name("West", ["North"])
@@ -639,7 +639,7 @@ def _alter_database(instance: InstanceModel, statement: statements.AlterDatabase
 
 
 def _similar_database(instance: InstanceModel, name: str) -> Remark | None:
-    """Returns the remark that a database was taken as existing, if the script creates one with a similar name."""
+    """Returns the remark that a database was assumed to exist, if the script creates a database with a similar name."""
     is_noted = not instance.lenient and name not in SYSTEM_DATABASES
     similar = most_similar(name, instance.created_databases()) if is_noted else None
     if similar is None or folded(similar) == folded(name):
@@ -677,7 +677,7 @@ def _missing(instance: InstanceModel, database: str, kind: str, name: str, names
 
 
 def _find(instance: InstanceModel, objects: Mapping[Key, object], database: str, name: str, *, kind: str) -> Key:
-    """Returns the key of an object whose name compares without case; its database may hold others than the script creates."""
+    """Returns the key of an object, ignoring case; its database may contain objects that the script does not create."""
     known = _names_in(objects, database)
     found = find_name(name, known)
     if found is None and not instance.databases[database].is_assumed:
@@ -720,7 +720,7 @@ INITIAL_ROUTE_EXISTS: Final = Remark(
 
 
 def is_initial_route(statement: statements.CreateRoute) -> bool:
-    """Returns whether a statement creates the route that every database is created with, as SSMS and SSDT write it."""
+    """Returns whether a statement creates the initial route of every database, as SSMS and SSDT write it."""
     return folded(statement.name) == folded(AUTO_CREATED_LOCAL) and statement.clauses in (
         RouteClauses(address="LOCAL"),
         RouteClauses(address="local"),
@@ -729,14 +729,14 @@ def is_initial_route(statement: statements.CreateRoute) -> bool:
 
 
 def initial_route_hint(name: str) -> str:
-    """Returns what to do if the existing route is the one that every database is created with."""
+    """Returns what to do if the existing route is the initial route of every database."""
     if name != AUTO_CREATED_LOCAL:
         return ""
     return f"; every database is created with it: use ALTER ROUTE {AUTO_CREATED_LOCAL}, or drop it first"
 
 
 def _route(old: RouteModel, given: RouteClauses, annotations: Mapping[str, str], now: datetime) -> RouteModel:
-    """Returns the route with the given clauses, and the old values for all others."""
+    """Returns the route with the given clauses; all other values stay unchanged."""
     broker_instance = None if old.broker_instance is None else str(uuid.UUID(bytes=old.broker_instance))
     clauses = RouteClauses(
         service_name=old.service_name if given.service_name is None else given.service_name,
@@ -759,7 +759,7 @@ def _route(old: RouteModel, given: RouteClauses, annotations: Mapping[str, str],
 
 
 def _queue_key(instance: InstanceModel, queue: QueueName) -> tuple[str, str, str]:
-    """Returns the key of a queue; names of queues and schemas compare without case."""
+    """Returns the key of a queue; case is ignored in names of queues and schemas."""
     name = instance.current_database() if queue.database is None else instance.resolve(queue.database)
     instance.database(name)
     return name, folded(queue.schema), folded(queue.name)
@@ -885,7 +885,7 @@ def _run_message_type(
 
 
 def collection_remark(statement: statements.CreateMessageType | statements.AlterMessageType) -> Remark | None:
-    """Returns that messages are not validated against a schema collection, if the statement names one."""
+    """Returns the remark that messages are not validated against the schema collection, if the statement names one."""
     if statement.collection is None:
         return None
     return Remark(
@@ -1164,7 +1164,7 @@ def _run_endpoint(
                 f"the Service Broker endpoint {statement.name!r} does not exist; create it first with CREATE ENDPOINT",
                 15151,
             )
-        # An endpoint that the script did not create exists already, on an unknown port.
+        # An endpoint that the script did not create already exists, on an unknown port.
         endpoint = endpoint or EndpointModel(statement.name, EndpointSettings(), is_assumed=True)
         endpoint = replace(endpoint, settings=merge_settings(endpoint.settings, statement.settings))
     if "addresses_only" in annotations:

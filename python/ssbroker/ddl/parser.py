@@ -1,4 +1,4 @@
-"""Parses batches into statements by recursive descent, control flow included."""
+"""Parses batches into statements, including control flow, by recursive descent."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ _BROKER_OPTION: Final = re.compile(r"BROKER|\bMODIFY\s+NAME\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ParsedBatch:
-    """The statements of a batch, and its annotations about the instance."""
+    """The statements of a batch, and the batch's annotations about the instance."""
 
     statements: list[ParsedStatement]
     instance_annotations: list[tuple[int, str, str]]
-    """Position, key and value of each."""
+    """The position, key and value of each annotation."""
 
 
 def parse(source: ScriptSource, batch: ScriptBatch, *, report: Callable[[DdlError], None] | None = None) -> ParsedBatch:
     """Parses the statements of a batch and assigns annotations to them.
 
-    With `report`, parsing continues after a syntax error with the next statement.
+    With `report`, parsing continues with the next statement after a syntax error.
     """
     parsed = list(_statements(source, batch, report))
     return ParsedBatch(parsed, list(_assign_annotations(source, batch, parsed)))
 
 
 def statements_in_text(text: str) -> tuple[str, ...]:
-    """Returns the statements about Service Broker and databases that a text seems to hold.
+    """Returns the statements about Service Broker and databases that a text seems to contain.
 
     Examples:
         >>> statements_in_text("USE Sales; create  route R WITH")
@@ -88,7 +88,7 @@ _RESUME: Final = frozenset(
 
 
 def _move_to_next(cursor: TokenCursor, first: int) -> None:
-    """Moves past a statement with a syntax error: to a word at the start of a line that starts statements, or past a semicolon."""
+    """Moves past a statement with a syntax error: past a semicolon, or to a line whose first word starts a statement."""
     cursor.index = max(cursor.index, first + 1)
     while not cursor.at_end and not (cursor.is_first_on_line() and cursor.key in _RESUME):
         if cursor.take().key == ";":
@@ -142,7 +142,7 @@ def _control_flow(cursor: TokenCursor, depth: int) -> Statement:
 
 
 def _skip(cursor: TokenCursor) -> Statement:
-    """Moves past any other statement, and finds the statements in the texts that it may assign to variables."""
+    """Moves past any other statement, and finds statements in texts that it may assign to variables."""
     first = cursor.index
     skipped = skip_other(cursor)
     if not isinstance(skipped, Skipped) or not skipped.changed_variables:
@@ -248,7 +248,7 @@ def _transaction(cursor: TokenCursor) -> Statement:
 
 
 def _module_name(cursor: TokenCursor) -> int | None:
-    """Returns how far ahead the name of the procedure, function, trigger or view is; None if the statement is another one."""
+    """Returns how far ahead the name of the procedure, function, trigger or view is; None if this is a different statement."""
     noun = 3 if (cursor.ahead(1).key, cursor.ahead(2).key) == ("OR", "ALTER") else 1
     return noun + 1 if cursor.ahead(noun).key in _MODULES else None
 
@@ -322,7 +322,7 @@ def _outside_parentheses(tokens: Tokens) -> Iterator[Token]:
 
 
 def _procedure_call(cursor: TokenCursor) -> Statement:
-    """Parses the call of a procedure, or of a text."""
+    """Parses the call of a procedure, or the execution of a text."""
     first = cursor.index
     skip_simple(cursor)
     tokens = cursor.tokens_since(first)
@@ -374,7 +374,7 @@ def _split_argument_name(part: Tokens) -> tuple[str | None, Tokens]:
 def _assign_annotations(
     source: ScriptSource, batch: ScriptBatch, parsed_statements: list[ParsedStatement]
 ) -> Iterator[tuple[int, str, str]]:
-    """Assigns annotations to the statement that surrounds or precedes them on the line; yields those about the instance."""
+    """Assigns annotations to the statement that surrounds them or precedes them on the line; yields annotations about the instance."""
     owners = list(walk(parsed_statements))
     starts = [parsed.start for parsed in owners]
     for note in batch.annotations:

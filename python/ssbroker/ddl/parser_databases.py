@@ -10,7 +10,7 @@ from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.ddl.token_cursor import STATEMENT_WORDS, TokenCursor, on_or_off, skip_rest, subject_name
 
 _BROKER_OPTIONS: Final = frozenset({"ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"})
-# The words that may follow these in CREATE DATABASE.
+# The words that may follow each of these words in CREATE DATABASE.
 _FOLLOWERS: Final = {
     "FOR": frozenset({"ATTACH", "ATTACH_REBUILD_LOG"}),
     "SNAPSHOT": frozenset({"OF"}),
@@ -54,7 +54,7 @@ def create_database(cursor: TokenCursor) -> Statement:
 
 
 def _check_follower(cursor: TokenCursor) -> None:
-    """Refuses unknown words here: they decide whether the database is attached, and what happens to its conversations."""
+    """Refuses unknown words here, because these words decide whether the database is attached and what happens to its conversations."""
     expected = _FOLLOWERS.get(cursor.key, ())
     if expected and cursor.ahead(1).key not in expected:
         cursor.take()
@@ -147,7 +147,7 @@ def restore_database(cursor: TokenCursor) -> Statement:
 
 
 def restore_log(cursor: TokenCursor) -> Statement:
-    """Parses RESTORE LOG after the noun. If it has a broker option, it ends a restore, as RESTORE DATABASE does; otherwise it is skipped."""
+    """Parses RESTORE LOG after the noun. With a broker option, the statement ends a restore, as RESTORE DATABASE does; otherwise it is skipped."""
     restored = restore_database(cursor)
     has_option = isinstance(restored, statements.RestoreDatabase) and restored.option is not None
     return restored if has_option else statements.Skipped("RESTORE LOG")

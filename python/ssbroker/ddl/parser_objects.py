@@ -183,7 +183,7 @@ def _activation(cursor: TokenCursor) -> dict[str, Any]:
             options["activation"] = on_or_off(cursor)
         elif key == "PROCEDURE_NAME":
             cursor.expect("=")
-            # The database is ignored: functions are registered with the process.
+            # The database is ignored, because functions are registered for the process.
             *_, schema, name = "", *_name_parts(cursor, kind="procedure", parts_max=3)
             options["procedure"] = f"{_as_part(schema)}.{_as_part(name)}" if schema else _as_part(name)
         elif key == "MAX_QUEUE_READERS":
@@ -198,12 +198,12 @@ def _activation(cursor: TokenCursor) -> dict[str, Any]:
 
 
 def _as_part(name: str) -> str:
-    """A part of a name, in brackets where it could be read as more than one."""
+    """Returns a part of a name, in brackets if it could be read as several parts."""
     return f"[{name.replace(']', ']]')}]" if set(name) & set(".[]") else name
 
 
 def _validation(cursor: TokenCursor) -> tuple[str, str | None]:
-    """Parses VALIDATION; returns it with the schema collection of VALID_XML."""
+    """Parses VALIDATION; returns the keyword and the schema collection of VALID_XML."""
     cursor.expect("VALIDATION", "=")
     if cursor.key not in _VALIDATIONS:
         cursor.fail(f"expected NONE, EMPTY, WELL_FORMED_XML or VALID_XML{did_you_mean(cursor.key, _VALIDATIONS)}")

@@ -13,7 +13,7 @@ from ssbroker.ddl.token_cursor import TokenCursor, drop_name, on_or_off, optiona
 PERMISSIONS: Final[tuple[Permission, ...]] = ("GRANT", "DENY", "REVOKE")
 # The permissions on a service.
 _ON_SERVICES: Final = (("ALTER",), ("CONTROL",), ("SEND",), ("TAKE", "OWNERSHIP"), ("VIEW", "DEFINITION"))
-_PERMISSION_WORDS_MAX: Final = 32  # tokens: all permissions of a service with commas, and some more
+_PERMISSION_WORDS_MAX: Final = 32  # tokens: all permissions on a service with commas, and a few more
 _OWNED: Final[dict[str, OwnedKind]] = {"SERVICE": "service", "CERTIFICATE": "certificate"}
 
 
@@ -88,7 +88,7 @@ def _create_certificate(cursor: TokenCursor) -> Statement:
 
 
 def _certificate_source(cursor: TokenCursor) -> dict[str, Any]:
-    """Parses what follows FROM in CREATE CERTIFICATE."""
+    """Parses the source after FROM in CREATE CERTIFICATE."""
     if cursor.accept("ASSEMBLY"):
         cursor.name()
         return {"unsupported_source": "an assembly"}
@@ -145,7 +145,7 @@ def _active_for_begin_dialog(cursor: TokenCursor) -> bool:
 
 
 def _private_key(cursor: TokenCursor, password: str, *, needs_source: bool = True) -> GivenKey:
-    """Parses PRIVATE KEY (FILE = '...', ... BY PASSWORD = '...'); `password` names that of the file or constant."""
+    """Parses PRIVATE KEY (FILE = '...', ... BY PASSWORD = '...'); `password` is the keyword for the password of the file or constant."""
     cursor.expect("PRIVATE", "KEY", "(")
     options: dict[str, Any] = {}
     seen: set[str] = set()
@@ -278,4 +278,4 @@ SECURITY_GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
 """The parser of each statement about security, by verb and noun."""
 
 SECURITY_VERBS: Final = frozenset(phrase.split(maxsplit=1)[0] for phrase in SECURITY_GRAMMAR)
-"""The first words of these statements."""
+"""The first words of statements about security."""

@@ -35,7 +35,7 @@ _SERVER_HOST: Final = re.compile(
 )
 """The host in the name of a server: `HOST`, `HOST\\INSTANCE`, `tcp:HOST,1433`."""
 REPETITIONS_MAX: Final = 1000
-"""How often a batch runs at most, whatever the count of its GO; the objects do not differ after more."""
+"""The maximum number of times that a batch runs, whatever the count of its GO; more repetitions would not change the objects."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,21 @@ class ScriptTables:
     """The result of running a script: the arguments of `Catalog`."""
 
     routes: pa.Table
-    """In the schema `schemas.ROUTES`, in order of creation."""
+    """The routes (`schemas.ROUTES`), in order of creation."""
     databases: pa.Table
-    """In the schema `schemas.DATABASES`, all databases including msdb."""
+    """All databases (`schemas.DATABASES`), including msdb."""
     services: pa.Table
-    """In the schema `schemas.SERVICES`, in order of creation."""
+    """The services (`schemas.SERVICES`), in order of creation."""
     addresses: tuple[str, ...]
-    """The instance's own addresses, as far as the script specifies them."""
+    """The instance's addresses, as far as the script specifies them."""
     message_forwarding: bool
     pending_requests: tuple[str, ...]
     positions: Mapping[tuple[ObjectKind, str, str], ScriptPosition] = field(default_factory=dict, compare=False)
-    """As in `InstanceModel`."""
+    """The positions of statements, as in `InstanceModel`."""
     notes: tuple[ScriptNote, ...] = field(default=(), compare=False)
-    """What was not executed of the script."""
+    """The statements and clauses that were not executed."""
     model: InstanceModel | None = field(default=None, compare=False)
-    """All objects that the script made, in more detail than the tables."""
+    """All objects that the script created, in more detail than the tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +67,11 @@ class ScriptOptions:
     Attributes:
         variables: Values of sqlcmd variables, by name in lower case.
         encoding: The encoding of scripts without a byte order mark; None means UTF-8.
-        lenient: Whether statements that T-SQL does not have are skipped, and names of databases may resemble those that a script creates.
+        lenient: Whether statements that do not exist in T-SQL are skipped, and database names may look like
+            misspellings of names that a script creates.
         collects: Whether errors become notes, so that the rest of a script is read.
-        any_order: Whether the scripts are the files of a folder: each starts in the default database, and may need objects of later ones.
+        any_order: Whether the scripts are the files of a folder: each file starts in the default database, and may need
+            objects that later files create.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -92,16 +94,16 @@ STRICT: Final = ScriptOptions()
 def read(text: str, *, now: datetime, file: str | None = None, options: ScriptOptions = STRICT) -> ScriptTables:
     """Reads a DDL script.
 
-    The script runs on a model of an instance. Databases that it uses but does not create exist already, with the route AutoCreatedLocal, the
-    broker enabled and an unknown broker id. `USE master` alone does not add the database; statements before any `USE` belong to the only user
-    database of the script, or to one named `user`.
+    The script runs on a model of an instance. Databases that it uses but does not create are assumed to exist already,
+    with the route AutoCreatedLocal, an enabled broker and an unknown broker id. `USE master` alone does not add the
+    database. Statements before any `USE` belong to the only user database of the script, or to a database named `user`.
 
-    Conditions are decided by what the script has made so far, and dynamic SQL in EXEC runs if the script determines its text. What is not
-    executed is in `notes`.
+    Conditions are decided by the objects that the script has created so far, and dynamic SQL in EXEC runs if the script
+    determines its text. `notes` lists what is not executed.
 
-    The port and IP address of an endpoint give the instance's own addresses: with `LISTENER_IP = ALL`, those of the
-    loopback interface, because a script does not know its host. A comment such as
-    `-- ssbroker: addresses=TCP://host:4022` adds others.
+    The port and IP address of an endpoint determine the instance's addresses: with `LISTENER_IP = ALL`, the addresses
+    of the loopback interface, because a script does not know its host. A comment such as `-- ssbroker:
+    addresses=TCP://host:4022` adds others.
 
     LIFETIME counts from `now`, which is UTC if it has no time zone. Errors and warnings name `file`.
 
@@ -141,7 +143,7 @@ class ScriptStart:
 
     def tables_after(self, *texts: str) -> ScriptTables:
         """Runs scripts after this one; raises and warns like `read`, without file names."""
-        server: _Server = pickle.loads(self._server)  # noqa: S301 - a copy, faster than that of deepcopy
+        server: _Server = pickle.loads(self._server)  # noqa: S301 - a copy, faster than deepcopy
         for text in texts:
             server.run_text(text)
         return _only_instance({None: server.finish(ScriptPosition(None, 1), STRICT, address=None)}, STRICT)
@@ -167,8 +169,8 @@ def read_servers(
 ) -> dict[str | None, ScriptTables]:
     """Reads scripts with `:connect`; returns the tables of each instance by the name of its server, in order of connection.
 
-    Each script is a pair of its text (or the reason why it cannot be read) and its file.
-    The instance of the statements before the first `:connect` has the name None; it is left out if there are none.
+    Each script is a pair of its text (or the reason why it cannot be read) and its file. The instance of the statements
+    before the first `:connect` has the name None; it is omitted if there are no such statements.
     """
     at = utc_datetime(now)
     given = list(scripts)
@@ -187,7 +189,7 @@ def read_servers(
                 if errors or not (is_empty and batch.server is None and len(sources) == 1):
                     _server_of(servers, batch.server, at, options, announced).run(source, batch, errors)
                     errors.clear()
-        except DdlError as error:  # such as an unclosed quotation mark: where the next statement starts is not known
+        except DdlError as error:  # such as an unclosed quotation mark: the start of the next statement is unknown
             if not options.collects:
                 raise
             last = None if not servers else next(reversed(servers))
@@ -195,7 +197,7 @@ def read_servers(
     servers = servers or {None: _Server.start(at, options)}
     first = ScriptPosition(given[0][1] if given else None, 1)
     named = {name: server.named_address(name) for name, server in servers.items()}
-    # Two instances of a host cannot listen on one port: at least one of the scripts is not about this host.
+    # Two instances on one host cannot listen on the same port, so at least one of the scripts is not about this host.
     taken = Counter(named.values())
     return {
         name: server.finish(first, options, address=named[name] if taken[named[name]] == 1 else None)
@@ -210,7 +212,7 @@ def _server_of(
     options: ScriptOptions,
     announced: Mapping[str, Sequence[str]],
 ) -> _Server:
-    """Returns the state of a server, which is added at its first use; names compare without case."""
+    """Returns the state of a server, which is added at its first use; case is ignored in names."""
     known = next((one for one in servers if folded(one or "") == folded(name or "")), name)
     if known not in servers:
         servers[known] = _Server.start(now, options)
@@ -223,7 +225,7 @@ def _server_of(
 def _sources(
     scripts: Sequence[tuple[str | DdlError, str | None]], options: ScriptOptions
 ) -> list[tuple[ScriptSource, list[DdlError | ScriptNote]]]:
-    """Returns the scripts with variables and included files, without those that others include, in an order that creates databases first."""
+    """Returns the scripts, with variables and included files, but without scripts that others include, in an order that creates databases first."""
     included: set[Path] = set()
     found: list[tuple[ScriptSource, list[DdlError | ScriptNote]]] = []
     for text, file in scripts:
@@ -264,7 +266,7 @@ _USES: Final = re.compile(rf"\bUSE\s+{_NAME}", re.IGNORECASE)
 
 
 def _created_databases(source: ScriptSource) -> Iterator[tuple[str, str]]:
-    """Yields server, folded, and name of each database that a script creates, without those in comments and in texts of EXEC."""
+    """Yields the folded server name and the name of each database that a script creates, ignoring comments and texts of EXEC."""
     if _CREATES.search(source.text) is None:
         return
     try:
@@ -277,7 +279,7 @@ def _created_databases(source: ScriptSource) -> Iterator[tuple[str, str]]:
 
 
 def _order(texts: Sequence[str]) -> list[int]:
-    """Returns the order of scripts: those that create or restore databases first, each before those that use its database; otherwise as given."""
+    """Returns the order of scripts: first scripts that create or restore databases, each before scripts that use them; otherwise, the given order."""
     creates = [{folded("".join(match)) for match in _CREATES.findall(text)} for text in texts]
     creators = [index for index, names in enumerate(creates) if names]
     uses = [{folded("".join(match)) for match in _USES.findall(text)} for text in texts]
@@ -326,7 +328,7 @@ class _ModelTarget:
 
 @dataclass
 class _Server:
-    """The state of one of the instances that scripts describe."""
+    """The state of an instance that scripts describe."""
 
     target: _ModelTarget
     runner: ScriptRunner
@@ -338,7 +340,7 @@ class _Server:
         return cls(_ModelTarget(instance), runner)
 
     def start_file(self, options: ScriptOptions) -> None:
-        """Starts a file of a folder as sqlcmd does: in a new session."""
+        """Starts a file of a folder in a new session, as sqlcmd does."""
         if options.any_order:
             self.target.instance.select_default_database()
             self.runner.start_session()
@@ -377,7 +379,7 @@ class _Server:
                 self.target.instance.pending_requests.extend(values)
 
     def named_address(self, name: str | None) -> str | None:
-        """Returns the address of the endpoint on the host that `:connect` names; None if it is not known."""
+        """Returns the address of the endpoint on the host that `:connect` names; None if the address is not known."""
         host = None if name is None else _SERVER_HOST.fullmatch(name)
         endpoint = self.target.instance.endpoint
         if host is None or endpoint is None or endpoint.addresses is not None or endpoint.settings.port is None:
@@ -446,7 +448,7 @@ def _routes_table(instance: InstanceModel) -> pa.Table:
 
 
 def _route_ids(instance: InstanceModel) -> list[int]:
-    """Returns the route ids; those without annotation continue from the highest of their database."""
+    """Returns the route ids; routes without an annotated id get ids after the highest id in their database."""
     highest: dict[str, int] = {}
     for (database, _), route in instance.routes.items():
         highest[database] = max(highest.get(database, FIRST_ROUTE_ID - 1), route.route_id or 0)

@@ -13,7 +13,7 @@ from ssbroker.ddl.token_cursor import utf16_length
 from ssbroker.exceptions import InvalidAddressError, InvalidGuidError
 
 AUTO_CREATED_LOCAL: Final = "AutoCreatedLocal"
-"""The route that every database except master is created with: any service, LOCAL, no expiry."""
+"""The initial route of every database except master: any service, LOCAL, no expiry."""
 
 _CHARACTERS_MAX: Final = 256
 _PORT: Final = re.compile(r"tcp://.+:(\d+)/?", re.IGNORECASE | re.ASCII)
@@ -23,7 +23,7 @@ _BROKER_INSTANCE_CHARACTERS_MAX: Final = 128
 def check(clauses: RouteClauses) -> bytes | None:
     """Refuses a route that CREATE ROUTE would refuse, with the error number if there is one; returns the broker id.
 
-    `clauses` are all clauses of the resulting route, but LIFETIME only if the statement sets it.
+    `clauses` are all clauses of the resulting route; they include LIFETIME only if the statement sets it.
     """
     _check_texts(clauses)
     _check_combination(clauses)
@@ -88,7 +88,7 @@ def _normalized(address: str, clause: str) -> str:
 
 
 def _address_problem(address: str) -> str:
-    """Returns what is wrong with an address in frequent cases."""
+    """Returns what is wrong with an address, for frequent mistakes."""
     if any(character.isspace() for character in address):
         return ": it contains white space"
     if "\\" in address:

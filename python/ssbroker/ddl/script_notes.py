@@ -1,4 +1,4 @@
-"""What was not executed of a script: skipped, ignored, not executed, unknown or refused statements."""
+"""Notes about statements of a script that were skipped, ignored, not executed, unknown or refused."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ NoteKind = Literal[
 PROBLEMS: Final[frozenset[NoteKind]] = frozenset(
     {"not_executed", "unknown", "refused", "unreadable", "empty", "restored", "offline"}
 )
-"""The kinds of notes that mean that the result may differ from what the script says."""
+"""The kinds of notes which mean that the result may differ from the script."""
 
 
 class Remark(NamedTuple):
-    """What was not done in a statement, or done differently."""
+    """What a statement did not do, or did differently."""
 
     kind: NoteKind
     text: str
@@ -59,7 +59,7 @@ NO_ENDPOINT: Final = Remark(
 
 
 def skipped_remark(clauses: str) -> Remark | None:
-    """Returns that clauses of a statement were skipped; None if there are none."""
+    """Returns the remark that clauses of a statement were skipped; None if there are none."""
     return Remark("ignored", f"skipped {clauses}") if clauses else None
 
 
@@ -70,15 +70,16 @@ class ScriptNote:
     Attributes:
         kind: What happened: `skipped` (does not concern Service Broker), `security` (transport security, which `ssbroker serve` takes from its
             options), `messages` (sends or receives messages, which scripts do not do), `unsupported` (concerns Service Broker, but is not
-            supported), `existing` (exists already, or is taken as existing), `ignored` (a clause was ignored), `caught` (an error that a
-            CATCH handled), `not_executed` (may concern Service Broker, but its condition or text is not known from the script), `unknown`
-            (not a statement of T-SQL), `refused` (an error), `unreadable` (a file whose encoding is not known), `empty` (the script has no
-            statement about Service Broker), `restored` (a database whose broker may be disabled after a restore) or `offline` (a database
-            that the script leaves offline).
+            supported), `existing` (already exists, or is assumed to exist), `ignored` (a clause was ignored), `caught`
+            (an error that a CATCH handled), `not_executed` (may concern Service Broker, but its condition or text is
+            not known from the script), `unknown` (not a statement of T-SQL), `refused` (an error), `unreadable` (a file
+            whose encoding is not known), `empty` (the script has no statement about Service Broker), `restored` (a
+            database whose broker may be disabled after a restore) or `offline` (a database that the script leaves
+            offline).
         subject: The statement, shortened and without secrets; empty for a whole script.
         text: What was done, and why.
-        position: File and line.
-        statement: The first words of the statement, by which skipped statements are counted.
+        position: The file and line.
+        statement: The first words of the statement; skipped statements are counted by these words.
         number: The error number of SQL Server; None if there is none.
     """
 
@@ -91,7 +92,7 @@ class ScriptNote:
 
     @property
     def is_problem(self) -> bool:
-        """Whether the result may not be what the script says."""
+        """Whether the result may differ from the script."""
         return self.kind in PROBLEMS
 
     def __str__(self) -> str:
@@ -105,7 +106,7 @@ def counts(notes: Iterable[ScriptNote]) -> dict[str, int]:
 
 
 def summary(notes: Iterable[ScriptNote], *, about: str) -> Iterator[str]:
-    """Yields the lines that list what was not done; skipped statements are counted.
+    """Yields lines that list what was not done; skipped statements are only counted.
 
     Args:
         notes: The notes.

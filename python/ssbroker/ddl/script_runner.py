@@ -31,7 +31,7 @@ from ssbroker.exceptions import DdlError, StorageError
 
 
 class ScriptTarget(Protocol):
-    """What a script runs on: a model of an instance, or a running instance."""
+    """The target of a script: a model of an instance, or a running instance."""
 
     @property
     def current(self) -> str | None:
@@ -41,13 +41,13 @@ class ScriptTarget(Protocol):
         """Runs a statement; returns what was not done. Raises `RefusalError`."""
 
     def restore(self, current: str | None) -> None:
-        """Makes a database the current one again, after the text of an EXEC statement has run."""
+        """Makes a database the current database again, after the text of an EXEC statement has run."""
 
     def assume_database(self, name: str) -> None:
         """Continues after a refused USE as if the database existed."""
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
-        """Returns the rows of a view of the schema sys; None if it is not about Service Broker."""
+        """Returns the rows of a view in the schema sys; None if the view is not about Service Broker."""
 
 
 _EXEC_DEPTH_MAX: Final = 32
@@ -80,7 +80,7 @@ _SECURITY_KINDS: Final = frozenset(
 )
 _MISSING: Final = frozenset({15151, 3701, 911})
 _AWAITED: Final = _MISSING | {15581}
-"""The errors of statements that need an object, or an open master key."""
+"""Errors which mean that a statement needs an object, or an open master key."""
 
 
 class _BatchEndError(Exception):
@@ -106,7 +106,7 @@ class _Frame:
     caught: DdlError | None = None
     """The error that CATCH handles."""
     jumps: int = 0
-    """How often GOTO was executed."""
+    """How many times GOTO was executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +120,17 @@ class _Deferred:
 
 
 class ScriptRunner:
-    """Runs batches; keeps what outlives a batch.
+    """Runs batches; keeps the state that outlives a batch.
 
     Args:
-        lenient: Whether a statement that T-SQL does not have is skipped with a note instead of refused.
+        lenient: Whether a statement that does not exist in T-SQL is skipped with a note instead of refused.
         collects: Whether refused statements become notes, so that the rest of the script runs.
         any_order: Whether a statement waits until the end for an object that does not exist yet.
 
     Attributes:
         notes: What was not done.
-        run_count: The number of statements about Service Broker that ran.
-        seen_count: The number of those that the scripts contain.
+        run_count: The number of Service Broker statements that ran.
+        seen_count: The number of Service Broker statements in the scripts.
     """
 
     def __init__(self, *, lenient: bool = False, collects: bool = False, any_order: bool = False) -> None:
@@ -148,7 +148,7 @@ class ScriptRunner:
         """The number of statements that had run at each BEGIN TRANSACTION."""
         self._modules: Final[dict[str, tuple[str, ...]]] = {}
         self._others: Final[dict[tuple[str, str], str]] = {}
-        """The kind of other objects that the script created, by database and name without case."""
+        """The kinds of other objects that the script created, by database and name without case."""
 
     def report(self, error: DdlError, *, subject: str = "") -> None:
         """Adds the note of a refused statement, or of a file that cannot be decoded."""
@@ -158,7 +158,7 @@ class ScriptRunner:
         self.notes.append(ScriptNote(kind, subject, text, position, number=error.number))
 
     def parse(self, source: ScriptSource, batch: ScriptBatch) -> ParsedBatch:
-        """Parses a batch; in a script whose errors are collected, up to the end."""
+        """Parses a batch; if errors are collected, continues to the end after an error."""
         parsed = parse(source, batch, report=self.report if self._collects else None)
         self.seen_count += sum(_is_about_broker(one) for one in walk(parsed.statements)) + len(
             parsed.instance_annotations
@@ -166,7 +166,7 @@ class ScriptRunner:
         return parsed
 
     def run(self, target: ScriptTarget, source: ScriptSource, batch: ParsedBatch, *, is_repeated: bool = False) -> bool:
-        """Runs a batch once; returns whether it ran a statement about Service Broker."""
+        """Runs a batch once; returns whether a Service Broker statement ran."""
         known, before = len(self.notes), self.run_count
         self._run_all(target, source, _Frame(batch.statements))
         if is_repeated:
@@ -174,12 +174,12 @@ class ScriptRunner:
         return self.run_count > before
 
     def start_session(self) -> None:
-        """Forgets what ends with a session: NOEXEC and transactions."""
+        """Forgets state that ends with a session: NOEXEC and transactions."""
         self._is_noexec = False
         self._transactions.clear()
 
     def run_deferred(self, target: ScriptTarget) -> None:
-        """Runs the statements that waited for others, as long as one of them succeeds."""
+        """Runs the deferred statements repeatedly, until none of them succeeds."""
         waiting, self._deferred = self._deferred or [], None
         while waiting:
             left = []
@@ -197,7 +197,7 @@ class ScriptRunner:
             waiting = left
 
     def note_empty(self, position: ScriptPosition) -> None:
-        """Adds the note that the scripts have no statement about Service Broker."""
+        """Adds the note that the scripts contain no Service Broker statement."""
         self.notes.append(ScriptNote("empty", "", EMPTY, position))
 
     def _run_all(self, target: ScriptTarget, source: ScriptSource, frame: _Frame) -> None:
@@ -245,7 +245,7 @@ class ScriptRunner:
         statement: statements.Block,
         frame: _Frame,
     ) -> None:
-        """Runs BEGIN ... END, or TRY with its CATCH if a statement is refused."""
+        """Runs BEGIN ... END, or TRY, and its CATCH if a statement is refused."""
         if statement.handler is None:
             self._body(target, source, statement.body, frame)
             return
@@ -374,7 +374,7 @@ class ScriptRunner:
         self._body(target, source, statement.otherwise, frame)
 
     def _note_block_not_executed(self, source: ScriptSource, parsed: ParsedStatement, frame: _Frame, why: str) -> None:
-        """Notes that a statement with others in it was not executed."""
+        """Adds a note that a statement which contains other statements was not executed."""
         inner = [one for one in walk([parsed]) if one is not parsed]
         for one in inner:
             match one.statement:
@@ -396,7 +396,7 @@ class ScriptRunner:
         self._note_not_executed(source, parsed, held, why, kind=kind)
 
     def _jumps(self, parsed: ParsedStatement, inner: Sequence[ParsedStatement], frame: _Frame) -> Iterator[str]:
-        """Yields GOTO and RETURN within a statement, if they may skip or repeat statements about Service Broker."""
+        """Yields GOTO and RETURN within a statement if they may skip or repeat Service Broker statements."""
         held = [one.statement for one in inner]
         if any(isinstance(one, statements.Goto) for one in held) and self._holds_broker_statements(frame, after=-1):
             yield "GOTO"
@@ -405,13 +405,13 @@ class ScriptRunner:
             yield "RETURN"
 
     def _holds_broker_statements(self, frame: _Frame, *, after: int) -> bool:
-        """Returns whether a batch seems to hold statements about Service Broker after a place in the script."""
+        """Returns whether a batch seems to contain Service Broker statements after a position in the script."""
         later = (one for one in walk(frame.statements) if one.start > after)
         verbs = (verb for one in later for verb in self._nested_verbs(one, frame))
         return any(verb != "USE" for verb in verbs)
 
     def _nested_verbs(self, parsed: ParsedStatement, frame: _Frame) -> Iterator[str]:
-        """Yields the statements about Service Broker that a statement seems to hold."""
+        """Yields the Service Broker statements that a statement seems to contain."""
         if parsed.verb is not None:
             yield parsed.verb
         match parsed.statement:
@@ -491,7 +491,7 @@ class ScriptRunner:
     def _note_not_executed(
         self, source: ScriptSource, parsed: ParsedStatement, held: Iterable[str], why: str, *, kind: str
     ) -> None:
-        """Notes a statement that was not executed; it is merely skipped if it holds no statement about Service Broker."""
+        """Adds a note about a statement that was not executed; it counts as skipped if it contains no Service Broker statement."""
         verbs = ", ".join(dict.fromkeys(held))
         if verbs:
             self._note(source, parsed, "not_executed", f"not executed, although it contains {verbs}: {why}")
@@ -515,7 +515,7 @@ class ScriptRunner:
 
     @contextmanager
     def _reporting(self, source: ScriptSource, parsed: ParsedStatement) -> Iterator[None]:
-        """Converts a refusal to an error with the place of the statement, or to a note."""
+        """Converts a refusal to an error with the position of the statement, or to a note."""
         try:
             yield
         except RefusalError as refusal:
@@ -526,7 +526,7 @@ class ScriptRunner:
             position = source.position(parsed.start)
             text = refusal_text(refusal.reason, subject=None, number=refusal.number)
             self.notes.append(ScriptNote(kind, parsed.subject, text, position, number=refusal.number))
-        except DdlError as error:  # of a text that EXEC runs, or thrown again by CATCH
+        except DdlError as error:  # from a text that EXEC runs, or thrown again by CATCH
             if not self._collects or self._tries or error is self._thrown:
                 raise
             self.report(error)
@@ -535,7 +535,7 @@ class ScriptRunner:
             raise type(error)(f"{source.location(parsed.start)}: {message}", file=error.file) from error
 
     def other_rows(self, view: str, database: str) -> list[Row] | None:
-        """Returns the rows of a view of objects that the script created, but an instance does not have, such as tables."""
+        """Returns the rows of a view of objects that the script created but that do not exist in an instance, such as tables."""
         kinds = _OTHER_VIEWS.get(view)
         if kinds is None:
             return None
@@ -578,7 +578,7 @@ def _is_about_broker(parsed: ParsedStatement) -> bool:
 
 
 def _jump(parsed: ParsedStatement, label: str, frame: _Frame) -> _JumpError:
-    """Returns the jump of a GOTO; raises RefusalError if the batch has executed too many."""
+    """Returns the jump of a GOTO; raises RefusalError if the batch has executed too many jumps."""
     frame.jumps += 1
     if frame.jumps > _JUMPS_MAX:
         raise RefusalError(f"GOTO is executed more than {_JUMPS_MAX:,} times in this batch")
@@ -586,7 +586,7 @@ def _jump(parsed: ParsedStatement, label: str, frame: _Frame) -> _JumpError:
 
 
 def _label_position(parsed: Sequence[ParsedStatement], label: str) -> int | None:
-    """Returns the position of a label among statements; None if it is not one of them."""
+    """Returns the position of a label among statements; None if it is not there."""
     for position, one in enumerate(parsed):
         if isinstance(one.statement, statements.Label) and folded(one.statement.name) == folded(label):
             return position
@@ -609,14 +609,14 @@ def _verbs_in_text(tokens: Tokens, frame: _Frame) -> Iterator[str]:
 
 
 def _forget(frame: _Frame, names: Iterable[str], holds: tuple[str, ...] = ()) -> None:
-    """Marks variables as not known any more; `holds` are statements that they may hold now."""
+    """Marks variables as no longer known; `holds` are statements that they may now contain."""
     for name in names:
         before = frame.variables.get(name.lower())
         frame.variables[name.lower()] = Undecided(tuple(dict.fromkeys((*statements_in_value(before), *holds))))
 
 
 def _forget_changed(frame: _Frame, skipped: statements.Skipped) -> None:
-    """Marks the variables that a skipped statement may change: each may get the texts of the statement and of the other variables."""
+    """Marks the variables that a skipped statement may change as unknown: each may now contain the texts of the statement and of other variables."""
     values = (frame.variables.get(name.lower()) for name in skipped.changed_variables)
     held = (*skipped.holds, *(verb for before in values for verb in statements_in_value(before)))
     _forget(frame, skipped.changed_variables, held)
@@ -639,7 +639,7 @@ _FUNCTIONS: Final[dict[str, int]] = {"@@error": 0}
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What the conditions of a batch can refer to."""
+    """The names that the conditions of a batch can refer to."""
 
     runner: ScriptRunner
     target: ScriptTarget

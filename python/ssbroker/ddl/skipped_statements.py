@@ -1,4 +1,4 @@
-"""Recognizes and skips statements that do not concern Service Broker; distinguishes those that T-SQL does not have."""
+"""Recognizes and skips statements that do not concern Service Broker; distinguishes statements that do not exist in T-SQL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATEMENT_STARTERS: Final = frozenset(
         "WHILE",
     }
 )
-# Words that start a statement if they are first on a line, unless the current statement may contain them.
+# Words that start a statement if they are the first word on a line, unless the current statement may contain them.
 _LINE_STARTERS: Final = {
     "ALTER": ("ALTER",),
     "DELETE": ("ALTER", "CREATE", "MERGE", "WITH"),
@@ -55,7 +55,7 @@ _SHORT_ENDS: Final = frozenset({"EXEC", "EXECUTE", "SELECT", "SET"})
 _QUERIES: Final = frozenset({"DELETE", "FETCH", "SELECT", "UPDATE"})
 _PERMISSIONS: Final = ("GRANT", "DENY", "REVOKE")
 
-# The first words of the kinds of objects that CREATE, ALTER and DROP are about.
+# The first words of the kinds of objects that CREATE, ALTER and DROP apply to.
 _OBJECT_WORDS: Final = frozenset(
     [
         "AGGREGATE",
@@ -123,7 +123,7 @@ _OBJECT_WORDS: Final = frozenset(
     ]
 )
 _OBJECT_VERBS: Final = frozenset({"ALTER", "CREATE", "DROP"})
-# Statements that start with these have a kind of two words.
+# For statements that start with these words, the kind consists of two words.
 _TWO_WORDS: Final = _OBJECT_VERBS | {
     "ADD",
     "BACKUP",
@@ -136,7 +136,7 @@ _TWO_WORDS: Final = _OBJECT_VERBS | {
     "MOVE",
     "RESTORE",
 }
-# The kinds of objects whose names have more than one word, without those that are statements about Service Broker.
+# The kinds of objects that consist of more than one word, except Service Broker objects.
 _LONG_NOUNS: Final = (
     "APPLICATION ROLE",
     "ASYMMETRIC KEY",
@@ -311,7 +311,7 @@ def skip_condition(cursor: TokenCursor, head: str) -> None:
 
 
 def _unknown_reason(cursor: TokenCursor) -> tuple[str, int] | None:
-    """Returns why T-SQL has no such statement, with the number of the error; None if it may have."""
+    """Returns why the statement does not exist in T-SQL, with the error number; None if it may exist."""
     token, key, noun = cursor.token, cursor.key, cursor.ahead(1)
     if key in _OBJECT_VERBS:
         if noun.kind == "word" and noun.key not in _OBJECT_WORDS:
@@ -337,8 +337,8 @@ _SHOWN_MAX: Final = 40
 def is_call_without_exec(cursor: TokenCursor) -> bool:
     """Returns whether a batch starts here with the call of a procedure.
 
-    Its first word may resemble a keyword. A name and a word without a comma is a call too, but more likely a misspelled
-    statement, such as `USEE Sales`, unless no keyword is like the name.
+    The first word may resemble a keyword. A name followed by a word without a comma is also a valid call, but more
+    likely a misspelled statement, such as `USEE Sales`, if a keyword resembles the name.
     """
     return cursor.index == 0 and _may_be_call(cursor)
 
@@ -352,7 +352,7 @@ def _has_name_of_procedure(cursor: TokenCursor) -> bool:
 
 
 def _may_be_call(cursor: TokenCursor) -> bool:
-    """Returns whether a name with the arguments of a call is here: values or `@name = value`, separated by commas."""
+    """Returns whether a name is followed by the arguments of a call: values or `@name = value`, separated by commas."""
     if not _has_name_of_procedure(cursor):
         return False
     count = 1
@@ -372,7 +372,7 @@ def _may_be_call(cursor: TokenCursor) -> bool:
 
 
 def _argument_end(cursor: TokenCursor, count: int) -> int | None:
-    """Returns where the argument of a call ends that starts `count` tokens ahead; None if there is none."""
+    """Returns the end of a call's argument that starts `count` tokens ahead; None if there is no argument."""
     if cursor.ahead(count).key.startswith("@") and cursor.ahead(count + 1).key == "=":
         count += 2
     if cursor.ahead(count).key in ("+", "-"):
@@ -392,7 +392,7 @@ def _ends_call(cursor: TokenCursor, count: int) -> bool:
         return True
     if token.key == "WITH":
         return cursor.ahead(count + 1).key in ("RECOMPILE", "RESULT")
-    # A word such as SEND, which is not reserved, may be an argument.
+    # An unreserved word, such as SEND, may be an argument.
     is_certain = token.key in RESERVED_WORDS or cursor.is_first_on_line(cursor.index + count)
     return token.key in STATEMENT_WORDS and is_certain
 
@@ -415,7 +415,7 @@ def _kind(keys: list[str]) -> str:
 
 
 def _created(cursor: TokenCursor, first: int) -> tuple[str, str] | None:
-    """Returns kind and name of the object that CREATE creates; the name without brackets."""
+    """Returns the kind and the name (without brackets) of the object that CREATE creates."""
     tokens = [token for token in cursor.tokens_since(first)[:12] if token.key not in ("OR", "ALTER")]
     if len(tokens) < 3 or tokens[0].key != "CREATE" or tokens[1].key not in _CREATED:  # noqa: PLR2004 - verb, noun, name
         return None

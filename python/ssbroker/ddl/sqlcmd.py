@@ -1,4 +1,4 @@
-"""Executes the commands of sqlcmd in scripts: variables, included files, and connections to other servers."""
+"""Executes sqlcmd commands in scripts: variables, included files, and connections to other servers."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _OTHER_COMMANDS: Final = frozenset(
 )
 
 ReadFile = Callable[[Path], str]
-"""Returns the text of a file."""
+"""A function that returns the text of a file."""
 
 
 def check_variables(variables: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns the variables that were given for a script, by name in lower case; raises if a name or a value is not valid."""
+    """Returns the given variables by name in lower case; raises if a name or a value is not valid."""
     given: object = variables
     if given is None:
         return {}
@@ -71,11 +71,11 @@ def substitute(
 
     Args:
         text: The text of the script.
-        file: Its file; paths of `:r` are relative to the folder of the file that includes them.
+        file: The file of the script; paths of `:r` are relative to the folder of the file that includes them.
         variables: Values of variables by name in lower case; `:setvar` replaces them, as in sqlcmd.
         read_file: Reads an included file.
         included: Receives the files that were included.
-        report: Receives errors; without it, the first one is raised.
+        report: Receives errors; without it, the first error is raised.
 
     Raises:
         DdlError: A variable is not defined, a file cannot be read, or a command is incomplete.
@@ -125,9 +125,9 @@ class _Substitution:
             return offset + 1 if reference is None else reference.end()
         try:
             _, end = next_token(source, offset)
-        except DdlError:  # reported with its batch, when the batches before have run
+        except DdlError:  # reported with its batch, after earlier batches have run
             return len(source.text)
-        # A variable that touches a word, such as prefix$(Name): the word ends where the variable starts.
+        # If a variable touches a word, as in prefix$(Name), the word ends where the variable starts.
         is_word = source.text[offset].isalnum() or source.text[offset] in "_@#$"
         start = source.text.find("$(", offset + 1, end + 1) if is_word else -1
         return start if start >= 0 and REFERENCE.match(source.text, start) is not None else end
@@ -158,8 +158,8 @@ class _Substitution:
         self.report(error)
 
     def _run(self, source: ScriptSource, command: re.Match[str], depth: int) -> None:
-        """Executes `:setvar`, `:r` or `:connect`; skips other commands of sqlcmd, such as `:on error exit`, and reports unknown ones."""
-        if command["name"] is None:  # `!!`, a command of the operating system
+        """Executes `:setvar`, `:r` or `:connect`; skips other sqlcmd commands, such as `:on error exit`, and reports unknown commands."""
+        if command["name"] is None:  # `!!`, an operating system command
             return
         name = command["name"].lower()
         arguments = [(quoted or word).replace('""', '"') for quoted, word in _ARGUMENT.findall(command["arguments"])]
@@ -189,7 +189,7 @@ class _Substitution:
             self.variables.pop(name.lower(), None)
 
     def _resolve(self, source: ScriptSource, offset: int, text: str) -> str:
-        """Replaces the variables in an argument of a command."""
+        """Replaces the variables in the argument of a command."""
 
         def value(reference: re.Match[str]) -> str:
             found = self.variables.get(reference[1].lower())

@@ -37,7 +37,7 @@ class CreateMasterKey:
 
 @dataclass(frozen=True, slots=True)
 class AlterMasterKey:
-    """ALTER MASTER KEY; `is_encrypted_by_service_key` is whether the service master key encrypts it, so that it opens automatically."""
+    """ALTER MASTER KEY; `is_encrypted_by_service_key` states whether the service master key encrypts it, so that it opens automatically."""
 
     is_encrypted_by_service_key: bool
 
@@ -56,13 +56,13 @@ class DropMasterKey:
 
 @dataclass(frozen=True, slots=True)
 class GivenKey:
-    """A private key in a file or a binary constant, or neither if only its password changes.
+    """A private key in a file or a binary constant; neither if only its password changes.
 
     Attributes:
         file: The file.
         binary: The key itself.
-        password: The password that encrypts the file or constant; for BACKUP, the one that is to encrypt it.
-        has_own_password: Whether a password is to encrypt the key in the database, so that Service Broker cannot use it.
+        password: The password that encrypts the file or constant; for BACKUP, the password with which to encrypt it.
+        has_own_password: Whether a password will encrypt the key in the database, so that Service Broker cannot use it.
     """
 
     file: str | None = None
@@ -75,8 +75,8 @@ class GivenKey:
 class CreateCertificate:
     """CREATE CERTIFICATE, from a file or a binary constant, or self-signed; dates are unparsed text.
 
-    `unsupported_source` is what an instance cannot read a certificate from. With `has_own_password`, a password encrypts the key of
-    a self-signed certificate.
+    `unsupported_source` is a source from which an instance cannot read a certificate. With `has_own_password`, a
+    password encrypts the key of a self-signed certificate.
     """
 
     name: str
@@ -245,9 +245,9 @@ class CreateDatabase:
 
 @dataclass(frozen=True, slots=True)
 class AlterDatabase:
-    """ALTER DATABASE ... SET or MODIFY NAME; the name None means CURRENT, `other_options` do not concern the broker.
+    """ALTER DATABASE ... SET or MODIFY NAME; the name None means CURRENT, and `other_options` do not concern the broker.
 
-    `is_online` is set by ONLINE and OFFLINE, which are other options too.
+    ONLINE and OFFLINE set `is_online`, and are also among `other_options`.
     """
 
     name: str | None
@@ -264,7 +264,7 @@ class AlterDatabase:
 
     @property
     def is_only_availability(self) -> bool:
-        """Whether it only makes the database available or not."""
+        """Whether the statement only makes the database available or unavailable."""
         return self.is_online is not None and (self.option, self.honor_broker_priority) == (None, None)
 
 
@@ -286,7 +286,7 @@ class RestoreDatabase:
 
 @dataclass(frozen=True, slots=True)
 class QueueName:
-    """A queue with its schema; the database None means the current one."""
+    """A queue with its schema; the database None means the current database."""
 
     database: str | None
     schema: str
@@ -334,7 +334,7 @@ class DropQueue:
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """CREATE SERVICE; `contracts` are the accepted ones, the owner None means dbo."""
+    """CREATE SERVICE; `contracts` are the accepted contracts, and the owner None means dbo."""
 
     name: str
     queue: QueueName
@@ -374,7 +374,7 @@ _Settings = TypeVar("_Settings", QueueSettings, EndpointSettings)
 
 
 def merge_settings(before: _Settings, given: _Settings) -> _Settings:
-    """Returns the settings `before`, with those replaced that a statement gives."""
+    """Returns the settings in `before`, replaced by those that a statement specifies."""
     return replace(
         before, **{one.name: value for one in fields(given) if (value := getattr(given, one.name)) is not None}
     )
@@ -493,7 +493,7 @@ class ParsedStatement:
     start: int
     end: int
     verb: str | None = None
-    """Verb and noun of a statement that a script runs, such as `CREATE ROUTE`; None for control flow and other statements."""
+    """The verb and noun of a statement that a script runs, such as `CREATE ROUTE`; None for control flow and other statements."""
     annotations: dict[str, str] = field(default_factory=dict)
 
 
@@ -549,7 +549,7 @@ class ExecuteText:
 
 @dataclass(frozen=True, slots=True)
 class CallProcedure:
-    """EXEC of a procedure; `changed_variables` are those that it may change, and `text` is what it executes in its turn."""
+    """EXEC of a procedure; `changed_variables` are variables that it may change, and `text` is a text that the procedure executes."""
 
     name: str
     changed_variables: tuple[str, ...] = ()
@@ -604,21 +604,21 @@ class Label:
 class Skipped:
     """A statement that does not concern Service Broker.
 
-    `changed_variables` are the variables, temporary tables and cursors that it may change, and `holds` the statements in texts that it
-    may store in them.
+    `changed_variables` are the variables, temporary tables and cursors that the statement may change, and `holds` are
+    the statements in texts that it may store in them.
     """
 
     kind: str
     """The first words, by which statements are counted."""
     changed_variables: tuple[str, ...] = ()
     created: tuple[str, str] | None = None
-    """Kind and name of an object that it creates, such as a table."""
+    """The kind and name of an object that the statement creates, such as a table."""
     holds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A statement that T-SQL does not have."""
+    """A statement that does not exist in T-SQL."""
 
     reason: str
     number: int
@@ -674,7 +674,7 @@ Statement = (
 
 
 def walk(parsed: Iterable[ParsedStatement]) -> Iterator[ParsedStatement]:
-    """Yields statements and all that are nested in them, in the order of the script."""
+    """Yields statements and all statements nested in them, in the order of the script."""
     for one in parsed:
         yield one
         match one.statement:

@@ -1,4 +1,4 @@
-"""The objects that every database of SQL Server has: services, queues, contracts, message types and databases."""
+"""The objects that exist in every SQL Server database (services, queues, contracts, message types), and the system databases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTIFICATIONS: Final = "http://schemas.microsoft.com/SQL/Notifications"
 _DIAGNOSTIC: Final = f"{BROKER_SCHEMA}/ServiceDiagnostic"
 
 SYSTEM_DATABASES: Final = frozenset({"master", "model", "msdb", "tempdb"})
-"""The databases that every instance has."""
+"""The databases that exist in every instance."""
 
 SystemValidation = Literal["NONE", "EMPTY", "WELL_FORMED_XML"]
 
@@ -75,7 +75,7 @@ def canonical_name(name: str) -> str:
 
 
 def name_is_taken(name: str) -> str:
-    """Returns why a database cannot get a name (error 1801): it is that of a system database, or of another one."""
+    """Returns why a database cannot get a name (error 1801): a system database or another database already has it."""
     if canonical_name(name) in SYSTEM_DATABASES:
         return f"the name {name!r} is reserved for a system database; choose another one"
     return f"the database {name!r} already exists"

@@ -11,9 +11,9 @@ from ssbroker.ddl.lexer import ScriptSource, Token
 from ssbroker.exceptions import DdlError
 
 NAME_CHARACTERS_MAX: Final = 128
-_DIGITS_MAX: Final = 30  # more are always out of range, and very many exceed the limit of int()
+_DIGITS_MAX: Final = 30  # more digits are always out of range, and very many exceed the limit of int()
 
-# Words that start a statement. They are names only in brackets or quotes.
+# Words that start a statement. They can be names only in brackets or quotes.
 STATEMENT_WORDS: Final = frozenset(
     {
         "ADD",
@@ -116,7 +116,7 @@ class TokenCursor:
         self.begin_statement()
 
     def begin_statement(self, index: int | None = None) -> None:
-        """Marks the position, or an earlier one, as the start of a statement."""
+        """Marks the position, or an earlier position, as the start of a statement."""
         self.first = self.index if index is None else index
         self.start = self.ahead(self.first - self.index).start
         self.subject: str | None = None
@@ -133,7 +133,7 @@ class TokenCursor:
 
     @property
     def at_end(self) -> bool:
-        """Whether the end of the batch is reached."""
+        """Whether the cursor is at the end of the batch."""
         return self.index >= len(self._tokens)
 
     @property
@@ -161,7 +161,7 @@ class TokenCursor:
         self.index = len(self._tokens)
 
     def accept(self, *keys: str) -> bool:
-        """Moves past these keywords and returns True if they follow here."""
+        """Moves past these keywords, and returns True, if they follow here."""
         if any(self.ahead(number).key != key for number, key in enumerate(keys)):
             return False
         self.index += len(keys)
@@ -174,7 +174,7 @@ class TokenCursor:
                 self.fail(f"expected {key}")
 
     def is_first_on_line(self, index: int | None = None) -> bool:
-        """Returns whether the token, or the one at an index, is the first one on its line."""
+        """Returns whether the current token, or the token at an index, is the first on its line."""
         index = self.index if index is None else index
         if index == 0:
             return True
@@ -182,7 +182,7 @@ class TokenCursor:
         return "\n" in between or "\r" in between
 
     def is_label(self, index: int | None = None) -> bool:
-        """Returns whether a label, a name with a colon, is at the position or at an index."""
+        """Returns whether a label (a name with a colon) is at the position or at an index."""
         index = self.index if index is None else index
         count = index - self.index
         if self.ahead(count + 1).key != ":" or self.is_first_on_line(index + 1):
@@ -233,7 +233,7 @@ class TokenCursor:
         return sign * int(text)
 
     def unique_option(self, keys: tuple[str, ...], seen: set[str], *, what: str = "") -> str:
-        """Moves past one of the options `keys` and adds it to `seen`; each may be specified only once."""
+        """Moves past one of the options in `keys`, and adds it to `seen`; each option may be specified only once."""
         key = self.key
         if key not in keys:
             self.fail(f"expected {what}{', '.join(keys[:-1])} or {keys[-1]}{did_you_mean(key, keys)}")
@@ -276,7 +276,7 @@ def check_name(name: str) -> None:
 
 
 def utf16_length(text: str) -> int:
-    """Returns the length as SQL Server counts it: a character outside the basic multilingual plane counts twice."""
+    """Returns the length as SQL Server counts it: characters outside the basic multilingual plane count twice."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
 
 
@@ -305,7 +305,7 @@ def drop_name(cursor: TokenCursor) -> str:
 
 
 def refuse_if_exists(cursor: TokenCursor) -> None:
-    """Refuses IF EXISTS after DROP and a noun; T-SQL allows it only for other kinds of objects."""
+    """Refuses IF EXISTS after DROP and a noun, because T-SQL allows it only for other kinds of objects."""
     if cursor.key == "IF":
         cursor.fail(
             f"expected a name; {cursor.subject} has no IF EXISTS: use IF EXISTS (SELECT ...) {cursor.subject} ..."

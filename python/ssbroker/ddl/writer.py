@@ -38,7 +38,7 @@ class _RouteRow(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Whether it equals the initial AutoCreatedLocal, except for name and id."""
+        """Whether the route equals the initial AutoCreatedLocal, except for name and id."""
         return self[3:] == (None, None, None, "LOCAL", None)
 
 
@@ -64,7 +64,7 @@ def _database_rows(databases: pa.Table) -> list[_DatabaseRow]:
 
 
 def _databases_with_sequential_ids(routes: pa.Table) -> set[str]:
-    """Returns the databases whose route ids are those that a script assigns without annotations."""
+    """Returns the databases whose route ids equal the ids that a script assigns without annotations."""
     following: dict[str, int] = {}
     other = set()
     databases: list[Any] = routes["database"].to_pylist()
@@ -98,7 +98,7 @@ def _create_route_statement(route: _RouteRow, *, now: datetime, with_id: bool) -
 
 
 def bracket(name: str) -> str:
-    """Returns a name in brackets, or refuses an invalid one."""
+    """Returns a name in brackets, or refuses an invalid name."""
     check_name(name)
     return "[" + name.replace("]", "]]") + "]"
 
@@ -119,7 +119,7 @@ def _lifetime(microseconds: int | None, now: datetime) -> tuple[datetime | None,
 def _literal(text: str | None) -> str | None:
     if text is None:
         return None
-    # T-SQL removes a backslash with the line end after it; doubling both keeps one of each.
+    # T-SQL removes a backslash and the line end after it; doubling both keeps one of each.
     doubled = re.sub(r"\\(\r\n|\n|\r)", r"\\\\\1\1", text.replace("'", "''"))
     return f"N'{doubled}'"
 
@@ -140,19 +140,19 @@ class CatalogTables(Protocol):
 
     @property
     def routes(self) -> pa.Table:
-        """In the schema `schemas.ROUTES`."""
+        """The routes (`schemas.ROUTES`)."""
 
     @property
     def databases(self) -> pa.Table:
-        """In the schema `schemas.DATABASES`, all databases."""
+        """All databases (`schemas.DATABASES`)."""
 
     @property
     def services(self) -> pa.Table:
-        """In the schema `schemas.SERVICES`."""
+        """The services (`schemas.SERVICES`)."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The instance's own addresses."""
+        """The addresses of the instance."""
 
     @property
     def message_forwarding(self) -> bool:
@@ -167,7 +167,7 @@ def write(catalog: CatalogTables, *, now: datetime) -> str:
     r"""Writes a catalog as a script that `read` reads back unchanged and SQL Server can run.
 
     LIFETIME is the number of whole seconds that remain at `now`, at least 1 (also for an expired route) and at most
-    what CREATE ROUTE allows; an annotation holds the exact time. Columns that are not in the schemas are not written.
+    what CREATE ROUTE allows; an annotation contains the exact time. Columns that are not in the schemas are not written.
 
     Raises:
         DdlError: The catalog contains an object that DDL cannot create; with the error number.
@@ -191,7 +191,8 @@ def write(catalog: CatalogTables, *, now: datetime) -> str:
     is_empty = not any(f"\n{verb} " in text for verb in ("ALTER", "CREATE", "DROP")) and "-- ssbroker:" not in text
     if REFERENCE.search(text) is not None:
         text = WITHOUT_SQLCMD + text
-    # The annotation says that the catalog has only what every instance has, and that nothing is missing from the script.
+    # The annotation states that the catalog contains only what every instance contains, and that nothing is missing
+    # from the script.
     return f"{text}-- ssbroker: addresses=\n" if is_empty else text
 
 
@@ -210,7 +211,7 @@ class _Writer:
             for row in self._databases
             if row[1:] == (UNUSED_GUID, False) and row.name in SYSTEM_DATABASES - {"msdb", *used}
         }
-        """The system databases about which no statement is needed, and which SQL Server would refuse to alter."""
+        """The system databases that need no statements, and that SQL Server would refuse to alter."""
         self._created = 0  # the number of databases created so far
         self._current: str | None = None
         self._open = 0  # statements since the last GO
@@ -273,7 +274,7 @@ class _Writer:
         yield self._go()
 
     def _create_databases(self, count: int, *, keep_route: bool = False) -> Iterator[str]:
-        """Creates databases up to a number; only the last may keep its initial route."""
+        """Creates databases up to a number; only the last database may keep its initial route."""
         while self._created < count:
             database = self._databases[self._created]
             self._created += 1
@@ -302,7 +303,8 @@ class _Writer:
                 f"names of databases are case-insensitive in scripts, and the catalog also has {same}; rename one of them",
                 1801,
             )
-        # The id of a disabled database is annotated where it is disabled: before, it might be a duplicate (I7).
+        # The broker id of a disabled database is annotated where the database is disabled, because earlier it might be
+        # a duplicate (I7).
         note = annotation_comment(service_broker_guid=guid) if enabled else ""
         yield self._go()
         if name not in SYSTEM_DATABASES:

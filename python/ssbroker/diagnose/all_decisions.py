@@ -30,16 +30,16 @@ _COLUMNS: Final = (
 )
 
 Origin = tuple[str | None, bool]
-"""The database where a conversation started, or None from outside; and whether the initiator sends."""
+"""The database in which a conversation started (None if it arrives from outside), and whether the initiator sends."""
 Target = tuple[str, bytes | None]
-"""A service name and broker id; one such pair represents all that get the same decisions."""
+"""A service name and broker id; one pair represents all pairs that get the same decisions."""
 
 
 class RouteLookup(NamedTuple):
     """A conversation without its id: the input of a routing decision."""
 
     database: str | None
-    """Where it started; None from outside."""
+    """The database in which the conversation started; None from outside."""
     service: str
     broker: bytes | None = None
     is_initiator: bool = True
@@ -56,7 +56,7 @@ class PossibleDecision(NamedTuple):
     mirror: str | None
     target_database: str | None
     broker: bytes | None = None
-    """Not set in comparisons: it follows from the others and from the broker id of the conversation."""
+    """Not set in comparisons, because it follows from the other fields and from the broker id of the conversation."""
 
     def __str__(self) -> str:
         where = self.target_database if self.outcome == "LOCAL" else self.next_hop
@@ -76,9 +76,9 @@ def route_targets(router: Router, origin: Origin, classes: Sequence[Target], now
 
 
 class DecisionSets:
-    """Distinct sets of decisions, each stored once under a number: most lookups to an instance get equal sets.
+    """Distinct sets of decisions, each stored once under a number; most lookups in an instance get equal sets.
 
-    Without `with_routes`, decisions have no step and no route id.
+    Without `with_routes`, decisions contain no step and no route id.
     """
 
     def __init__(self, *, with_routes: bool) -> None:
@@ -96,7 +96,7 @@ class DecisionSets:
         return number
 
     def numbers(self, decisions: pa.RecordBatch, repeats: Sequence[int]) -> list[int]:
-        """Returns the number of the decision set of each lookup; `repeats` is the number of consecutive rows of each."""
+        """Returns the number of the decision set of each lookup; `repeats` is the number of consecutive rows for each lookup."""
         columns = [dictionary_encoded(decisions.column(name)) for name in self._columns]
         rows = list(zip(*(indices for indices, _ in columns), strict=True))
         single_decisions = _SingleDecisions(self, [words for _, words in columns], with_routes=self._with_routes)
@@ -138,8 +138,8 @@ _NO_COUNTS: Final[dict[bytes | None, int]] = {}
 class Behaviour:
     """The routing decisions that an instance can make.
 
-    `rows` are the tables of the catalog, if already read. Without `with_routes`, decisions have no step and route id, so that most
-    service names share a set of decisions.
+    `rows` are the tables of the catalog, if already read. Without `with_routes`, decisions contain no step and no route
+    id, so that most service names share a set of decisions.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Behaviour:
             for route in live_routes
             if route.database != MSDB and (route.address in self.own_addresses or route.address == TRANSPORT)
         }
-        # The own addresses matter only if a route leads back to the instance.
+        # The instance's addresses matter only if a route leads back to the instance.
         self._has_reentry: Final = any(
             route.address in self.own_addresses or (route.address == TRANSPORT and self.own_addresses)
             for route in live_routes
@@ -221,7 +221,7 @@ class Behaviour:
         return self.decisions_for([RouteLookup(None, service, broker, is_initiator)])[0]
 
     def decisions_for(self, lookups: Sequence[RouteLookup]) -> list[tuple[PossibleDecision, ...]]:
-        """Returns every possible decision on each lookup; a single one unless ties must be broken."""
+        """Returns every possible decision for each lookup; a single decision unless ties must be broken."""
         by_origin: defaultdict[Origin, dict[Target, None]] = defaultdict(dict)
         representatives = [self.class_of(lookup) for lookup in lookups]
         for database, service, broker, is_initiator in representatives:
@@ -243,9 +243,9 @@ class Behaviour:
     def route_known_names(
         self, origin: Origin, ids: Mapping[str, Collection[bytes | None]], *, addressed_names: Collection[str] = ()
     ) -> Iterator[tuple[Target, int]]:
-        """Routes all known names in one batch; yields each with each of its `ids`, and the number of its set of decisions.
+        """Routes all known names in one batch; yields each name with each of its `ids`, and the number of the set of decisions.
 
-        Names without ids are skipped. `addressed_names` are more names that may begin with an address.
+        Names without ids are skipped. `addressed_names` are additional names that may begin with an address.
         """
         table = MSDB if origin[0] is None else origin[0]
         names = sorted(self.known_names[table])
@@ -270,7 +270,7 @@ class Behaviour:
         return zip(targets, map(numbers.__getitem__, places), strict=True)
 
     def first_picks(self, origin: Origin, classes: Sequence[Target]) -> set[int]:
-        """Returns the ids of all routes that are picked for some targets, each representing a class.
+        """Returns the ids of all routes that are picked for the targets, each of which represents a class.
 
         If the next hop is this instance (R41), the second pass is not considered.
         """
@@ -286,7 +286,7 @@ class Behaviour:
         return RouteLookup(database, *self._class((database, is_initiator), service, broker), is_initiator)
 
     def reads_names(self, table: str) -> bool:
-        """Returns whether unknown names matter to a table, because their address may be used."""
+        """Returns whether unknown names matter to a table, because addresses in them may be used."""
         return table in self._transport_tables or (table in self._reentry_tables and MSDB in self._transport_tables)
 
     def _class(self, origin: Origin, service: str, broker: bytes | None) -> Target:
@@ -304,7 +304,7 @@ class Behaviour:
         return (database, MSDB) if database in self._reentry_tables else (database,)
 
     def _numbers_of(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
-        """Returns and caches the numbers of the decision sets of some targets."""
+        """Returns and caches the numbers of the decision sets of the targets."""
         known = self._numbers_by_target[origin]
         new = [each for each in dict.fromkeys(classes) if each not in known]
         if new:
@@ -312,7 +312,7 @@ class Behaviour:
         return [known[each] for each in classes]
 
     def _numbers(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
-        """Routes some targets and returns the numbers of their decision sets."""
+        """Routes the targets, and returns the numbers of their decision sets."""
         router = self._inbound_router if origin[0] is None else self._local_router
         numbers: list[int] = []
         for part, repeats in self._batches(origin, classes):
@@ -323,7 +323,7 @@ class Behaviour:
         return numbers
 
     def _follow_reentry(self, origin: Origin, classes: Sequence[Target], numbers: list[int]) -> None:
-        """Replaces decisions that lead back to this instance by those for messages from outside (R41)."""
+        """Replaces decisions that lead back to this instance with the decisions for messages from outside (R41)."""
         own_addresses = self.own_addresses
         reentering = {
             each
@@ -353,7 +353,7 @@ class Behaviour:
         first = rows = 0
         repeats: list[int] = []
         for number, (service, broker) in enumerate(classes):
-            # The number of rows after which round robin has returned every possible decision.
+            # After this number of rows, round robin has returned every possible decision.
             by_id = named.get(service, _NO_COUNTS)
             if broker is not None:
                 repeat_count = by_id.get(broker) or by_id.get(None) or wildcards
@@ -378,7 +378,7 @@ def _repeat_targets(classes: Sequence[Target], repeats: Sequence[int]) -> Sequen
 def _with_broker(
     decisions: tuple[PossibleDecision, ...], representative: bytes | None, broker: bytes | None
 ) -> tuple[PossibleDecision, ...]:
-    """Returns decisions with the broker id of the lookup instead of the one that represents it."""
+    """Returns decisions with the broker id of the lookup instead of the id that represents it."""
     if representative == broker:
         return decisions
     return tuple(
@@ -422,7 +422,7 @@ _NO_IDS: Final[set[bytes | None]] = set()
 
 
 def used_routes_of(catalog: Catalog, behaviour: Behaviour) -> set[tuple[str, int]]:
-    """Returns the routes that some conversation uses, by table and route id.
+    """Returns the routes that at least one conversation uses, by table and route id.
 
     Route requests may be pending or not, so both cases are routed. Routes of a disabled database are not included.
     """
@@ -451,7 +451,7 @@ def _used_routes(behaviour: Behaviour) -> set[tuple[str, int]]:
 
 
 def _all_targets(behaviour: Behaviour) -> Iterator[tuple[Origin, list[Target]]]:
-    """Yields, for each origin, one target for each class that its routing table treats alike."""
+    """Yields, for each origin, one target for each class of targets that its routing table treats alike."""
     rows = behaviour.tables
     ids: defaultdict[tuple[str, str], set[bytes | None]] = defaultdict(set)
     for route in rows.routes:
@@ -473,7 +473,7 @@ def _all_targets(behaviour: Behaviour) -> Iterator[tuple[Origin, list[Target]]]:
 
 
 def used_routes_before(route: FleetRoute, rows: Tables, used: Collection[tuple[str, int]]) -> list[FleetRoute]:
-    """Returns the routes of `used` with the database, service and broker id of `route`, of its class or one that precedes it (R22)."""
+    """Returns the routes in `used` with the database, service and broker id of `route`, in the same class or a class that precedes it (R22)."""
     return [
         other
         for other in rows.routes
@@ -490,7 +490,7 @@ def _address_class(route: FleetRoute) -> int:
 
 
 def name_unknown_to(behaviours: Collection[Behaviour]) -> str:
-    """Returns a name that no catalog knows."""
+    """Returns a service name that no catalog knows."""
     name = "any other service"
     while any(name in names for behaviour in behaviours for names in behaviour.known_names.values()):
         name += "."
@@ -503,10 +503,10 @@ def used_route(
     service: str | None,
     decision: PossibleDecision,
 ) -> FleetRoute | None:
-    """Returns the route of a decision on a conversation from a database, or from outside; `routes` are those of the instance by key.
+    """Returns the route of a decision on a conversation from a database, or from outside; `routes` are the routes of the instance by key.
 
-    It is in msdb if the conversation was routed again as from outside, because the next hop was the instance itself; only then
-    are these decisions possible.
+    The route is in msdb if the conversation was routed again as if from outside, because the next hop was the instance
+    itself; only then are these decisions possible.
     """
     if decision.route_id is None:
         return None

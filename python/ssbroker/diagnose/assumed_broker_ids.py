@@ -1,4 +1,4 @@
-"""Assumes broker ids for databases whose id a script cannot know, so that an unknown id is not taken for a different one."""
+"""Assumes broker ids for databases whose id a script cannot contain, so that an unknown id does not count as a different id."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NAMESPACE: Final = uuid.UUID("73736272-6f6b-4572-8000-617373756d65")
 class AssumedBrokerIds:
     """A fleet in which every database has a broker id.
 
-    A database with an unknown id gets the id that most routes to its services name, directly or through forwarders, among those that no
-    other database has and that it has not lost to NEW_BROKER; if there is none, a new one. Of two databases that qualify for an id, the
-    first in the order of the fleet gets it.
-    In SQL Server each database has an id, and a reply finds its database by it.
+    A database with an unknown id gets the id that most routes to its services name, directly or through forwarders. The
+    id must not belong to another database, and NEW_BROKER must not have replaced it in this database. If there is no
+    such id, the database gets a new id. If two databases qualify for an id, the first in the order of the fleet gets
+    it. In SQL Server, every database has an id, by which a reply finds its database.
 
     Attributes:
         fleet: The fleet with all ids.
@@ -43,7 +43,7 @@ class AssumedBrokerIds:
 
 
 def with_assumed_ids(fleet: Fleet) -> Fleet:
-    """Returns the `AssumedBrokerIds.fleet` of a fleet, which is computed once: a trace reads only a few of its routes."""
+    """Returns the `AssumedBrokerIds.fleet` of a fleet. It is computed once, because a trace reads only a few of its routes."""
     kept = fleet._with_ids  # noqa: SLF001 - the fleet keeps it for this function
     if kept is None:
         kept = fleet._with_ids = AssumedBrokerIds(fleet).fleet  # noqa: SLF001

@@ -21,7 +21,7 @@ pc: Any = pyarrow.compute  # its stubs lack dictionary encoding
 
 
 def dictionary_encoded(column: Any) -> tuple[list[int], list[Any]]:
-    """Returns the index of each value among the distinct values, and the distinct values, with None appended, so that the index -1 means null.
+    """Returns the index of each value among the distinct values, and the distinct values followed by None, so that the index -1 means null.
 
     Examples:
         >>> dictionary_encoded(pa.array(["b", None, "a", "b"]))
@@ -50,7 +50,7 @@ class FleetRoute(NamedTuple):
     """A row of `sys.routes`."""
 
     database: str
-    """The database whose routing table it is in."""
+    """The database whose routing table contains the route."""
     route_id: int
     name: str
     service: str | None
@@ -63,7 +63,7 @@ class FleetRoute(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int]:
-        """Identifies the route within its instance."""
+        """The key of the route within its instance."""
         return self.database, self.route_id
 
     def is_live(self, now: datetime) -> bool:
@@ -91,7 +91,7 @@ class Tables:
 
     @cached_property
     def hosts(self) -> dict[str, list[str]]:
-        """The databases that have each service, enabled or not."""
+        """For each service, the databases that have it, enabled or not."""
         found: dict[str, list[str]] = defaultdict(list)
         for database, names in self.services.items():
             for name in names:
@@ -117,7 +117,7 @@ _ROUTE_COLUMNS: Final = (
     "address",
     "mirror_address",
 )
-"""The columns of the fields of `FleetRoute`."""
+"""The columns that correspond to the fields of `FleetRoute`."""
 _NOT_INTERNED: Final = ("route_id", "name")
 
 
@@ -167,6 +167,6 @@ def normalize_addresses(addresses: Iterable[str]) -> dict[str, str]:
     network = [address for address in addresses if address not in keywords]
     if not network:
         return keywords
-    # Only the native catalog knows how to normalize an address.
+    # Only the native catalog can normalize an address.
     normal = Catalog(schemas.ROUTES.empty_table(), addresses=network).addresses
     return {**dict(zip(network, normal, strict=True)), **keywords}

@@ -1,4 +1,4 @@
-"""The differences between two catalogs of an instance, and which of them changes a decision."""
+"""The differences between two catalogs of an instance, and the difference that changes a decision."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Cause(NamedTuple):
     """The difference that changes a decision."""
 
     kind: str
-    """Such as `route vanished`."""
+    """The kind, such as `route vanished`."""
     object: str
-    """Such as `Sales/route "Orders"`."""
+    """The object, such as `Sales/route "Orders"`."""
 
 
 class _Difference(NamedTuple):
@@ -37,7 +37,7 @@ RouteKey = tuple[str, str, int]
 
 
 class Differences:
-    """The differences between two catalogs of an instance, each at its own time."""
+    """The differences between two catalogs of an instance, each evaluated at its own time."""
 
     def __init__(self, before: Catalog, after: Catalog, *, before_at: datetime, after_at: datetime) -> None:
         self.before: Final = read_tables(before)
@@ -57,12 +57,12 @@ class Differences:
         self._instance_causes: Final = list(_compare_instances(before, after))
 
     def route(self, pair: DecisionPair, which: Literal[0, 1]) -> RouteKey | None:
-        """Returns the key of the route that was used before (0) or is used after (1) the change. Keys are the same in both catalogs; route ids may not be."""
+        """Returns the key of the route that is used before (0) or after (1) the change. Unlike route ids, keys are the same in both catalogs."""
         used = used_route(self._routes_by_id[which], pair.database, pair.service, (pair.before, pair.after)[which])
         return None if used is None else self._keys_by_id[which][used.key]
 
     def cause(self, pair: DecisionPair, taken: list[RouteKey | None]) -> Cause:
-        """Returns the difference that changes the decision: that of one of the `taken` routes, else the most closely related one."""
+        """Returns the difference that changes the decision: the difference in one of the `taken` routes, else the most closely related difference."""
         if pair.database in self._database_causes:
             return self._database_causes[pair.database]
         for key in taken:
@@ -106,7 +106,7 @@ def _route_change(
 
 
 def _by_key(rows: Tables) -> dict[RouteKey, FleetRoute]:
-    """Returns the routes by key; SQL Server keeps their names unique, and a catalog with duplicates numbers them by id."""
+    """Returns the routes by key. SQL Server keeps names unique; duplicate names in a catalog are numbered by route id."""
     found: dict[RouteKey, FleetRoute] = {}
     for route in sorted(rows.routes, key=lambda route: route.route_id):
         number = 0

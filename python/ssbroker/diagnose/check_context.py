@@ -29,7 +29,7 @@ class CheckContext:
     assumed: frozenset[tuple[str, str]] = frozenset()
     """The instances and databases whose broker ids are assumed, because their source does not contain them."""
     base: CheckContext | None = None
-    """A context whose instances are the same but for `changed`; what it has computed is used again."""
+    """A context whose instances are the same except `changed`; its computed results are reused."""
     changed: frozenset[str] = frozenset()
 
     @cached_property
@@ -39,7 +39,7 @@ class CheckContext:
 
     @cached_property
     def used_routes(self) -> Mapping[str, set[tuple[str, int]]]:
-        """The routes of each instance that some conversation uses."""
+        """The routes of each instance that at least one conversation uses."""
         shared = {} if self.base is None else self.base.used_routes
         return {
             name: shared[name]
@@ -50,7 +50,7 @@ class CheckContext:
 
     @cached_property
     def graph(self) -> RoutingGraph:
-        """All routing paths through the fleet; that an endpoint is stopped or a queue disabled is a finding of its own."""
+        """All routing paths through the fleet. Stopped endpoints and disabled queues are ignored, because they are separate findings."""
         kept = (
             {}
             if self.base is None
@@ -101,7 +101,7 @@ class CheckContext:
         return KnownAddresses(self.fleet)
 
     def may_lead_to_unstated(self, instance: str, route: FleetRoute) -> bool:
-        """Returns whether a route leads to an address that no instance has, while the address of some instance is not stated."""
+        """Returns whether a route leads to an address that no instance has, while at least one instance does not state its address."""
         return bool(self.addresses.unstated) and self.fleet.at(route.address, seen_from=instance) is None
 
     def hosts(self, service: str) -> list[tuple[str, str]]:
@@ -125,19 +125,19 @@ class CheckContext:
         return None if (instance, database) in self.assumed else self.tables[instance].databases[database].broker
 
     def is_former_id(self, broker: bytes, instance: str, database: str) -> bool:
-        """Returns whether a database certainly does not have an id that no database is known to have."""
+        """Returns whether a broker id that no database is known to have certainly does not belong to a database."""
         former = self.fleet[instance].details.former_broker_ids.get(database, ())
         return (instance, database) not in self.assumed or broker in former
 
     def accepts(self, instance: str, database: str, service: str) -> bool:
-        """Returns whether conversations with a service can be started, as far as that is known."""
+        """Returns whether conversations with a service can be started, as far as known."""
         details = self.fleet[instance].details.services.get((database, service))
         return details is None or details.accepts_conversations
 
     def destination(self, instance: str, database: str, *, seen_from: str) -> RouteDestination | None:
-        """Returns where a route of one instance must lead to reach a database of another, also after a failover.
+        """Returns the destination of a route by which one instance reaches a database of another, even after a failover.
 
-        None if an address is not known, or the broker id that a mirrored route needs.
+        None if an address is not known, or if a mirrored route needs a broker id that is not known.
         """
         if instance == seen_from:
             return TO_LOCAL
@@ -165,14 +165,14 @@ class CheckContext:
     def destinations(
         self, hosts: Iterable[tuple[str, str]], *, seen_from: str, besides: str | None = None
     ) -> Iterator[RouteDestination]:
-        """Yields the known destinations of databases, each once, except those with the address `besides`."""
+        """Yields the distinct known destinations of databases, except destinations with the address `besides`."""
         for each in dict.fromkeys(self.destination(*host, seen_from=seen_from) for host in hosts):
             if each is not None and each.address != besides:
                 yield each
 
     @cached_property
     def _shared_addresses(self) -> frozenset[str]:
-        """The addresses of the listeners of availability groups, which all replicas have."""
+        """The listener addresses of availability groups, which all replicas share."""
         counts = Counter(address for catalog in self.fleet.values() for address in set(catalog.addresses))
         return frozenset(address for address, count in counts.items() if count > 1 and not LOOPBACK.match(address))
 

@@ -1,4 +1,4 @@
-"""Compares two catalogs or fleets over given traffic, or over every class of conversations."""
+"""Compares two catalogs or fleets, for given traffic or for every class of conversations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_r
 from ssbroker.router import PendingRequest, Router, TieBreak
 
 Kind = Literal["outcome", "database", "next_hop", "explanation"]
-"""What changes; the first that applies. `explanation`: the same result, but by another route, step or reason."""
+"""What changes: the first kind that applies. `explanation` means the same result by another route, step or reason."""
 
 _TEXT_COLUMNS: Final = (
     "instance",
@@ -69,7 +69,7 @@ _LOAD_FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("skew_after", pa.float64()),
 ]
 LOAD: Final = pa.schema(_LOAD_FIELDS)
-"""The schema of `Comparison.load`: conversations of each copy of a service; `copy` is its destination. Skew is the load of the busiest copy divided by the mean; 1 is even."""
+"""The schema of `Comparison.load`: the conversations of each copy of a service, where `copy` is its destination. `skew` is the load of the busiest copy divided by the mean load; 1 means an even load."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +85,8 @@ class Change:
         kind: What changes: `outcome`, `database`, `next_hop` or `explanation`.
         cause: The kind of cause, such as `route vanished`.
         object: The object of the cause, such as `Sales/route "Orders"`.
-        before: Where they are routed before the change; alternatives of a tie are separated by `|`.
-        after: Where they are routed after the change.
+        before: Where the conversations are routed before the change; `|` separates the alternatives of a tie.
+        after: Where the conversations are routed after the change.
         route_before: The route that is used before the change.
         route_after: The route that is used after the change.
         conversations: The number of conversations in the traffic; None without traffic.
@@ -107,7 +107,7 @@ class Change:
 
 
 class Comparison:
-    """The changes between two catalogs or fleets, and their causes; true if there are any.
+    """The changes between two catalogs or fleets, and their causes; true if there are changes.
 
     Args:
         changes: The changes.
@@ -128,7 +128,7 @@ class Comparison:
         self.changes: Final = tuple(sorted(changes, key=lambda change: -(change.conversations or 0)))
         self.conversations: Final = conversations
         self.not_compared: Final = tuple(not_compared)
-        """What differs, and is not compared because it is not routing, such as `the state of the endpoint`."""
+        """Differences that are not compared, because they are not part of routing, such as `the state of the endpoint`."""
         self.destinations: Final = destinations
         """The number of conversations before and after, by instance, service and destination, such as `REMOTE TCP://orders:4022`."""
 
@@ -220,18 +220,18 @@ class Comparison:
 
 
 def traffic_text(comparison: Comparison, *, is_fleet: bool) -> str:
-    """Returns how many conversations change; in a fleet, they may also end elsewhere because of a change at another instance."""
+    """Returns how many conversations change; in a fleet, conversations may also end elsewhere because of a change at another instance."""
     where = " in the instance where they start" if is_fleet else ""
     return f"{comparison.changed_conversations:,} of {comparison.conversations:,} conversations change{where}"
 
 
 def not_compared_text(comparison: Comparison) -> str:
-    """Returns a sentence about what differs and is not compared."""
+    """Returns a sentence about differences that are not compared."""
     return f"Not compared, but different: {'; '.join(comparison.not_compared)}. Check it with lint and trace."
 
 
 def skew(loads: Sequence[int]) -> float | None:
-    """Returns the largest load divided by the mean of the nonzero loads; None if there are none.
+    """Returns the largest load divided by the mean of the nonzero loads; None if all loads are zero.
 
     Examples:
         >>> skew([30, 10, 0]), skew([0])
@@ -312,7 +312,7 @@ def _by_instance(batch: pa.RecordBatch, instances: Sequence[str], first: int) ->
             )
         rows = pc.indices_nonzero(pc.equal(instances_of_rows, instance))
         columns = {
-            # Of unused columns, only the name is checked.
+            # Only the names of unused columns are checked.
             name: without_views(column).take(rows) if name in _USED_COLUMNS else pa.nulls(len(rows))
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
             if name != INSTANCE
@@ -338,17 +338,17 @@ def compare(
     tie_break: TieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> Comparison:
-    """Returns which conversations change outcome, database, next hop or explanation, and which difference causes it.
+    """Returns which conversations change their outcome, database, next hop or explanation, and the cause of each change.
 
-    Without traffic the result is complete: it covers one conversation of every class that either catalog distinguishes,
-    with every possible tie break. No other routing decision changes. The states of endpoints and queues, and the
-    contracts of services, are not part of routing; `not_compared` of the result states whether they differ.
+    Without traffic, the result is complete: it covers one conversation of every class that either catalog
+    distinguishes, with every possible tie break; no other routing decision changes. The states of endpoints and queues,
+    and the contracts of services, are not part of routing; `not_compared` of the result states whether they differ.
 
     Args:
         before: The current fleet or catalog.
         after: The proposed fleet or catalog.
-        conversations: Traffic to count over (`schemas.CONVERSATIONS`); for several instances, with a column `instance`. None for all
-            classes of conversations.
+        conversations: The traffic to compare and count (`schemas.CONVERSATIONS`); for several instances, with a column
+            `instance`. None compares all classes of conversations.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         before_at: The time at which the route lifetimes of `before` are evaluated; None for `at`. Compare a catalog
             with itself at two times to see the effect of expiry.
@@ -391,7 +391,7 @@ def compare(
 
 
 class Comparer:
-    """Compares two fleets or catalogs over traffic that arrives in parts; keeps only counts in memory.
+    """Compares two fleets or catalogs for traffic that arrives in parts; keeps only counts in memory.
 
     Args:
         before: The current fleet or catalog.
@@ -468,11 +468,11 @@ def _paired_catalogs(before: Fleet | Catalog, after: Fleet | Catalog) -> dict[st
 
 
 _EMPTY: Final = Catalog(pa.Table.from_batches([], schemas.ROUTES))
-"""The catalog of an instance that only one of the fleets has."""
+"""The catalog used for an instance that is missing from one of the fleets."""
 
 
 def _not_compared(catalogs: dict[str, tuple[Catalog, Catalog]]) -> list[str]:
-    """Returns what differs beyond routing, with the instances where it does."""
+    """Returns the differences that are not part of routing, with the instances concerned."""
     different: defaultdict[str, list[str]] = defaultdict(list)
     for instance, (before, after) in catalogs.items():
         old, new = before.details, after.details
@@ -489,7 +489,7 @@ def _not_compared(catalogs: dict[str, tuple[Catalog, Catalog]]) -> list[str]:
 
 
 def _endpoint_state(catalog: Catalog) -> str | None:
-    """Returns the state of the endpoint, empty if there is none; None if it is unknown."""
+    """Returns the state of the endpoint: empty if there is no endpoint, None if unknown."""
     details = catalog.details
     if details.endpoint is not None:
         return details.endpoint.state
@@ -502,7 +502,7 @@ def from_counts(
     *,
     moments: tuple[datetime, datetime],
 ) -> Comparison:
-    """Returns the comparison of counted pairs of each instance; `moments` are the times before and after."""
+    """Returns the comparison for the counted pairs of each instance; `moments` are the times for `before` and `after`."""
     changes: list[Change] = []
     destinations: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     for instance, pairs in counts.items():
@@ -557,7 +557,7 @@ def _compare_classes(
     moments: tuple[datetime, datetime],
     pending_request: PendingRequest,
 ) -> Iterator[Change]:
-    """Yields the changes over every class of conversations."""
+    """Yields the changes for every class of conversations."""
     differences = Differences(before, after, before_at=moments[0], after_at=moments[1])
     # Classes that differ only in the broker id, and change alike, are reported once.
     found: dict[tuple[Any, ...], tuple[Change, list[ConversationClass]]] = {}
@@ -573,7 +573,7 @@ def _compare_classes(
 
 
 def _broker_ids(changed: list[ConversationClass]) -> str:
-    """Returns which broker ids the conversations of some classes name."""
+    """Returns which broker ids the conversations of the classes name."""
     shown = [_broker_id(each) for each in changed[:_CLASSES_SHOWN_MAX]]
     omitted = len(changed) - len(shown)
     return ", ".join([*shown, f"{omitted:,} more"] if omitted else shown)
@@ -600,7 +600,7 @@ def _change_of_class(instance: str, each: ConversationClass, differences: Differ
     removed, added = [end for end in ends[0] if end not in new], [end for end in ends[1] if end not in old]
     routes = [route for _, route in (*removed, *added)]
     first = (removed or list(ends[0]))[0][0], (added or list(ends[1]))[0][0]
-    # In any order: the decisions of a tie have none.
+    # Compared in any order, because the decisions of a tie have no order.
     texts = [" | ".join(sorted({str(side) for side, _ in found})) for found in ends]
     route_labels = [
         " | ".join(sorted({text for _, route in found if (text := _route_label(route)) is not None})) for found in ends

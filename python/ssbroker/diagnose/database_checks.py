@@ -16,7 +16,7 @@ from ssbroker.diagnose.problems import Concern, Problem, listed_names, problem_a
 from ssbroker.exceptions import DuplicateError
 
 LEAKED_MIN: Final = 100
-"""The number of conversations in one state from which they are reported as left open."""
+"""The minimum number of conversations in one state that is reported as left open."""
 _LEFT_OPEN: Final = {
     "DISCONNECTED_INBOUND": "the other side has ended them, and this side has not: END CONVERSATION is missing in the program that reads the queue",
     "ERROR": "they have failed, and END CONVERSATION is missing in the program that reads the queue",
@@ -29,7 +29,7 @@ def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
     holders: defaultdict[bytes, list[tuple[str, FleetDatabase]]] = defaultdict(list)
     for instance, tables in context.tables.items():
         for database in tables.databases.values():
-            # `master` and `model` have zeros, which are not an id.
+            # `master` and `model` have zeros, which are not a broker id.
             if (
                 database.broker is not None
                 and any(database.broker)
@@ -60,7 +60,7 @@ def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
 
 
 def _half_mirrored(context: CheckContext, broker: bytes, holders: Collection[str]) -> str:
-    """Returns the text about a mirrored route with the broker id that leads to one of the instances only; empty if there is none."""
+    """Returns a text about a mirrored route with the broker id that leads to only one of the instances; empty if there is no such route."""
     for instance, tables in context.tables.items():
         for route in tables.routes:
             if route.mirror is None or route.broker != broker or not context.is_live(route):
@@ -119,7 +119,7 @@ def check_disabled_databases(context: CheckContext) -> Iterator[Problem]:
         for database, services in tables.services.items():
             if tables.databases[database].enabled or (instance, database) in context.mirrored:
                 continue
-            if database in context.fleet[instance].details.offline:  # reported as such
+            if database in context.fleet[instance].details.offline:  # offline databases are reported separately
                 continue
             yield problem_about(
                 "SSB021",
@@ -163,7 +163,7 @@ def check_endpoints(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_stated_ports(context: CheckContext) -> Iterator[Problem]:
-    """Checks for stated addresses with another port than the endpoint of the script, which has the loopback addresses."""
+    """Checks for stated addresses whose port differs from the port of the script's endpoint, which has loopback addresses."""
     for instance, catalog in context.fleet.items():
         ports = {address.rpartition(":")[2] for address in catalog.addresses if LOOPBACK.match(address)}
         stated = [address for address in context.addresses.of(instance) if address.rpartition(":")[2] not in ports]

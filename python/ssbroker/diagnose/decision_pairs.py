@@ -25,20 +25,20 @@ COMPARED_COLUMNS: Final = (
     "mirror_address",
     "target_database",
 )
-"""The columns of a decision that are compared. The broker id follows from them and from that of the conversation."""
+"""The columns of a decision that are compared. The broker id follows from these columns and from the broker id of the conversation."""
 
 
 NO_DATABASE: Final = PossibleDecision("NONE", "no such database", None, None, None, None, None)
-"""The decision with a catalog that does not have the database in which the conversation starts."""
+"""The decision of a catalog that does not contain the database in which the conversation starts."""
 
 
 class DecisionPair(NamedTuple):
     """A class of conversations with the decision of each of two catalogs."""
 
     database: str | None
-    """Where they start; None from outside."""
+    """The database in which the conversations start; None from outside."""
     service: str | None
-    """None represents all services that neither catalog knows."""
+    """The service; None represents all services that neither catalog knows."""
     before: PossibleDecision
     after: PossibleDecision
 
@@ -46,7 +46,7 @@ class DecisionPair(NamedTuple):
 def count_pairs(
     conversations: pa.RecordBatch, before: pa.RecordBatch, after: pa.RecordBatch, *, database: str | None
 ) -> Counter[DecisionPair]:
-    """Counts conversations by pair of decisions; without a column `database`, all start in the given one."""
+    """Counts conversations by pair of decisions; without a column `database`, all start in `database`."""
     columns: dict[str, Any] = {"to_service_name": _dictionary_decoded(conversations.column("to_service_name"))}
     if "database" in conversations.schema.names:
         columns["database"] = _dictionary_decoded(conversations.column("database"))
@@ -77,14 +77,14 @@ class ConversationClass(NamedTuple):
     """Conversations that both catalogs treat alike."""
 
     database: str | None
-    """Where they start; None from outside."""
+    """The database in which the conversations start; None from outside."""
     service: str | None
-    """None represents all services that neither catalog knows."""
+    """The service; None represents all services that neither catalog knows."""
     broker: bytes | None
-    """The broker id that they name; empty for one that neither catalog knows."""
+    """The broker id that the conversations name; empty if neither catalog knows the id."""
     is_initiator: bool
     before: tuple[PossibleDecision, ...]
-    """Every possible decision."""
+    """Every possible decision of the catalog before the change."""
     after: tuple[PossibleDecision, ...]
 
 
@@ -93,7 +93,7 @@ def classes(
 ) -> Iterator[ConversationClass]:
     """Yields every class of conversations once, with the decisions of both catalogs, each at its own time.
 
-    Conversations that start in a database that only one of the catalogs has are `NO_DATABASE` with the other.
+    For conversations that start in a database that only one of the catalogs contains, the decision of the other catalog is `NO_DATABASE`.
     """
     both = [
         Behaviour(catalog, now=now, pending_request=pending_request, with_routes=True)
@@ -135,7 +135,7 @@ def _distinct_decisions(decisions: tuple[PossibleDecision, ...]) -> tuple[Possib
 
 
 def _unknown_broker(both: list[Behaviour]) -> bytes:
-    """Returns an id that neither catalog knows; `Behaviour.unknown_broker` of one may be known to the other."""
+    """Returns a broker id that neither catalog knows; the `Behaviour.unknown_broker` of one catalog may be known to the other."""
     known = {route.broker for behaviour in both for route in behaviour.tables.routes}
     known |= {row.broker for behaviour in both for row in behaviour.tables.databases.values()}
     return next(

@@ -14,7 +14,7 @@ from ssbroker._text import count_of, quoted, restore_spaces
 from ssbroker.exceptions import OptionError
 
 Severity = Literal["error", "warning", "info"]
-"""`error`: messages are lost or delayed forever. `warning`: something has no effect or not the intended one. `info`: worth knowing."""
+"""`error`: messages are lost or delayed forever. `warning`: something has no effect, or an unintended effect. `info`: worth knowing."""
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 
 
@@ -25,7 +25,7 @@ class Code:
     Attributes:
         code: The stable code, such as `SSB002`; never reused for another kind.
         name: A stable name, such as `route-shadowed`.
-        severity: The severity of its findings, unless one specifies another.
+        severity: The severity of findings of this kind, unless a finding specifies another.
         title: A short description.
         why: Why it matters.
     """
@@ -382,11 +382,11 @@ _QUOTED_KINDS: Final = frozenset({"route", "service", "database", "queue", "bind
 
 
 class Subject(NamedTuple):
-    """What a finding is about; as text, such as `route "Orders"`."""
+    """The object of a finding; as text, for example `route "Orders"`."""
 
     kind: SubjectKind
     name: str | None = None
-    """Of a queue, schema and name; of a loop, its instances; of conversations, their state; of a statement, its file and line."""
+    """The name; for a queue, schema and name; for a loop, its instances; for conversations, their state; for a statement, its file and line."""
 
     def __str__(self) -> str:
         if self.name is None:
@@ -404,13 +404,13 @@ class Finding:
         code: The code, such as `SSB002`; a key of `CODES`.
         severity: `error`, `warning` or `info`.
         instance: The name of the instance; None if the finding concerns several.
-        database: The database that the routing table, service or broker id belongs to, if any.
-        subject: Kind and name of the object.
+        database: The database to which the routing table, service or broker id belongs, if any.
+        subject: The kind and name of the object.
         route_id: The id of the route, if the object is a route.
         services: The services whose messages the problem affects; empty if there are none.
         loop: The instances of a loop, in order; empty for other findings.
         message: What was found.
-        remedy: What to do: the T-SQL of `scripts` if there is any, else advice.
+        remedy: What to do: the T-SQL in `scripts` if there is any, otherwise advice.
         related: Other objects that are involved.
         scripts: The instances and scripts of a remedy that was proven on a copy; empty for advice.
         file: The script with the statement that created the object; None if the catalog was not loaded from scripts.
@@ -449,7 +449,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """Instance, database and object, joined by slashes."""
+        """The instance, database and object, joined by slashes."""
         return "/".join(part for part in (self.instance, self.database, self.object) if part is not None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -496,13 +496,13 @@ class Findings(Sequence[Finding]):
         return {severity: counter[severity] for severity in SEVERITIES}
 
     def at_least(self, severity: Severity) -> Findings:
-        """Returns the findings of at least a severity.
+        """Returns the findings that have at least a given severity.
 
         Args:
             severity: `error`, `warning` or `info`.
 
         Returns:
-            The findings of this severity and of more severe ones.
+            The findings of this severity or a higher one.
 
         Raises:
             OptionError: `severity` is not a severity.
@@ -513,13 +513,13 @@ class Findings(Sequence[Finding]):
         return Findings([finding for finding in self if finding.severity in kept])
 
     def without(self, codes: Sequence[str]) -> Findings:
-        """Returns the findings without those of some codes.
+        """Returns the findings except those with certain codes.
 
         Args:
-            codes: The codes to leave out.
+            codes: The codes to omit.
 
         Returns:
-            The other findings.
+            The remaining findings.
         """
         return Findings([finding for finding in self if finding.code not in codes])
 
@@ -573,7 +573,7 @@ def severity_count(severity: str, number: int) -> str:
 
 
 _CONSEQUENCES: Final = frozenset({"SSB017"})
-"""The codes of findings that may be consequences of others; they are sorted after the others of their severity."""
+"""The codes of findings that may be consequences of other findings; they are sorted last within their severity."""
 
 
 def _sort_key(finding: Finding) -> tuple[int, bool, str, str, str, int, str]:

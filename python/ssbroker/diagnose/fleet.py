@@ -35,8 +35,8 @@ class Fleet(Mapping[str, Catalog]):
     Raises:
         SchemaError: `instances` is not a mapping, a name is not a str, or a value is not a `Catalog`.
         DuplicateError: Two instances have the same address, so a route to it is ambiguous. Loopback addresses such as `localhost`
-            may be shared, because each instance uses them for itself. So may the address of the listener of an availability group:
-            its replicas have databases with the same broker id, or the same name and services.
+            may be shared, because each instance uses them for itself. The address of an availability group listener may
+            also be shared: the replicas have databases with the same broker id, or with the same name and services.
 
     Examples:
         >>> from ssbroker import Catalog, schemas
@@ -83,7 +83,7 @@ class Fleet(Mapping[str, Catalog]):
         for address in shared:
             del self._by_address[address]
         for address, replicas in self._replicas.items():
-            # The listener leads to the primary, whose databases are enabled.
+            # The listener leads to the primary replica, whose databases are enabled.
             replicas.sort(key=lambda name: -_enabled_databases(self._instances[name]))
             self._by_address[address] = replicas[0]
 
@@ -122,7 +122,7 @@ class Fleet(Mapping[str, Catalog]):
         encoding: str | None = None,
         lenient: bool = False,
     ) -> Self:
-        """Loads a fleet from a folder in which every subfolder and every `.sql` file is an instance of that name, or from one script.
+        """Loads a fleet from a folder in which every subfolder and every `.sql` file is an instance with that name, or from one script.
 
         A script with `:connect` describes an instance for each server that it connects to.
 
@@ -131,7 +131,8 @@ class Fleet(Mapping[str, Catalog]):
             now: The time from which LIFETIME counts in scripts; None for the current time. A datetime without a time zone is UTC.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
-            lenient: Whether to skip statements that T-SQL does not have, and to accept names of databases that resemble those that a script creates.
+            lenient: Whether to skip statements that do not exist in T-SQL, and to accept a database name that looks
+                like a misspelling of one that a script creates.
 
         Returns:
             The fleet.
@@ -226,7 +227,7 @@ class Fleet(Mapping[str, Catalog]):
 
     @property
     def roles(self) -> Mapping[str, Literal["primary", "secondary"]]:
-        """The role of each replica of an availability group: instances that have the same address, that of the listener."""
+        """The role of each replica of an availability group. Replicas are instances that share the address of a listener."""
         return {
             name: "secondary" if number else "primary"
             for replicas in self._replicas.values()
@@ -238,7 +239,7 @@ class Fleet(Mapping[str, Catalog]):
 
         Args:
             address: The address in normal form, `TCP://host:port`.
-            seen_from: The instance whose route has the address. Its own addresses, including `localhost`, lead to itself.
+            seen_from: The instance whose route has the address. For this instance, its own addresses, including `localhost`, take precedence.
 
         Returns:
             The name of the instance; None if no instance of the fleet has the address.
@@ -269,12 +270,12 @@ class Fleet(Mapping[str, Catalog]):
 
 
 def how_to_state_address(address: str, *, instance: str = "NAME") -> str:
-    """Returns how the address of an instance is stated: for one run of a command, and in its script."""
+    """Returns how to state the address of an instance: for one run of a command, and in its script."""
     return f"--address {shlex.quote(f'{instance}={address}')}, or -- ssbroker: addresses={address} in its script"
 
 
 def _common_databases(one: Catalog, other: Catalog) -> set[str]:
-    """Returns the user databases of `other` that are copies of databases of `one`: with the same broker id, or name and services."""
+    """Returns the user databases of `other` that are copies of databases of `one`: with the same broker id, or with the same name and services."""
     ids = {broker for _, broker in _user_databases(one) if broker is not None}
     names = {name for name, _ in _user_databases(one) if _services_of(one, name)}
     return {

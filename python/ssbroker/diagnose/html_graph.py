@@ -18,35 +18,35 @@ from ssbroker.diagnose.fleet import Fleet
 from ssbroker.router import Router
 
 DECISIONS_MAX: Final = 20_000
-"""The maximum number of decisions in a page, the worst outcomes first."""
+"""The maximum number of decisions on a page, the worst outcomes first."""
 EXPLANATIONS_MAX: Final = 5_000
-"""The maximum number of decisions with all steps of their explanation."""
+"""The maximum number of decisions with a complete explanation."""
 _WORST_FIRST: Final = ("DROPPED", "DELAYED", "FORWARD", "REMOTE", "LOCAL")
 
 
 class GraphDecision(NamedTuple):
-    """A possible routing decision on the conversations of one class."""
+    """A possible routing decision for the conversations of one class."""
 
     instance: str
     database: str | None
-    """Where they start; None from other instances."""
+    """The database in which the conversations start; None from other instances."""
     service: str | None
-    """None for every service that the instance does not know."""
+    """The service; None represents every service that the instance does not know."""
     broker_id: str | None
-    """The broker id that they name, if the decision depends on it."""
+    """The broker id that the conversations name, if the decision depends on it."""
     outcome: str
     reason: str
     step: int | None
     route: str | None
     """The name of the route."""
     route_table: str | None
-    """The database that has the route."""
+    """The database that contains the route."""
     hop: str | None
     """The address of the next hop; for LOCAL, the target database."""
     hop_instance: str | None
     """The instance of the fleet that has this address."""
     explanation: int | None = None
-    """The number of the explanation, if the page has it."""
+    """The number of the explanation, if the page contains it."""
 
 
 def graph_data(fleet: Fleet, findings: Findings, *, now: datetime) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def graph_data(fleet: Fleet, findings: Findings, *, now: datetime) -> dict[str, 
 
 
 def _compressed_json(texts: list[str]) -> str:
-    """Returns texts as JSON, compressed to about a twentieth, in base 64."""
+    """Returns texts as JSON, compressed (to about a twentieth) and encoded in Base64."""
     return base64.b64encode(gzip.compress(json.dumps(texts, ensure_ascii=False).encode(), mtime=0)).decode()
 
 
@@ -103,7 +103,7 @@ def _explanations(fleet: Fleet, lookups: dict[tuple[str, RouteLookup], int], now
 
 
 def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, RouteLookup, GraphDecision]]:
-    """Yields every decision of an instance: for each database and messages from outside, each known service and any other one."""
+    """Yields every decision of an instance: for each database and for messages from outside, each known service and any unknown service."""
     behaviour = Behaviour(fleet[name], now=now, with_routes=True)
     rows = behaviour.tables
     routes = {route.key: route for route in rows.routes}
@@ -116,7 +116,7 @@ def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, Ro
             if route is not None:
                 used.add(route.key)
             yield name, lookup, _decision(fleet, name, behaviour, lookup, decision, route)
-        # Routes that only conversations with their broker id use.
+        # Lookups for routes that only conversations with the routes' broker id use.
         by_id = [
             RouteLookup(database, route.service, route.broker)
             for route in rows.routes

@@ -34,22 +34,22 @@ from ssbroker.diagnose.trace import Trace, decision_text, end_text, return_failu
 _LIBRARIES: Final = ("cytoscape.min.js", "dagre.min.js")
 _LICENSES: Final = "LICENSES.txt"
 _SHOWN_MAX: Final = 500
-"""The maximum number of findings of a code, and of rows of a table."""
+"""The maximum number of findings with one code, and of rows in a table."""
 _OPEN_MAX: Final = 10
-"""The number of findings of a code that are not folded."""
+"""The number of findings with one code that are not folded."""
 _CELLS_MAX: Final = 20_000
-"""The maximum number of cells of the matrix to show."""
+"""The maximum number of matrix cells to show."""
 _COMPUTED_MAX: Final = 400_000
-"""The maximum number of cells (starting databases times services) to compute."""
+"""The maximum number of matrix cells (starting databases times services) to compute."""
 _UNMERGED_MAX: Final = 60
-"""Up to this number of services, each has its column."""
+"""Up to this number of services, each service has a separate column."""
 _HEADING_MAX: Final = 40
-"""The maximum number of characters of the heading of a column."""
+"""The maximum number of characters in a column heading."""
 _OUTCOMES: Final = ("LOOP", "DROPPED", "DELAYED", "REFUSED", "ELSEWHERE", "DELIVERED")
-"""The worst first."""
+"""The outcomes, the worst first."""
 _SYMBOLS: Final = {"DELIVERED": "✓", "REFUSED": "⊘", "DELAYED": "…", "DROPPED": "✗", "ELSEWHERE": "↗", "LOOP": "↻"}
 _NULLS: Final = {"database": "from other instances", "service": "any other service"}
-"""What a missing value of a column means."""
+"""The meaning of a missing value in a column."""
 _POLICY: Final = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src {styles}; script-src {scripts}"
 )
@@ -77,8 +77,8 @@ def html_report(
         reachability_changes: The result of `reachability_changes`, to show with the comparison.
         trace: A trace to show, if any.
         traffic: Conversations with their decisions, to show as a Sankey diagram: any Arrow object with the columns
-            `to_service_name`, `outcome`, `next_hop_address` and `target_database`, and optionally `reason` and `conversations`, the
-            number of equal conversations of a row.
+            `to_service_name`, `outcome`, `next_hop_address` and `target_database`, and optionally `reason` and
+            `conversations` (the number of equal conversations that a row represents).
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         title: The title of the page.
 
@@ -134,7 +134,7 @@ def _page(title: str, summary: str, sections: list[_Section], *, data: dict[str,
         (
             f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">',
             f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escaped(title)}</title>',
-            f'<style id="__________cytoscape_stylesheet">{style}</style></head><body>',  # Cytoscape adds no style of its own
+            f'<style id="__________cytoscape_stylesheet">{style}</style></head><body>',  # stops Cytoscape from adding its own style
             f"<header><h1>{escaped(title)}</h1>{summary}</header><nav><div>{links}</div></nav><main>{body}</main>",
             "<footer><details><summary>Licences of the libraries in this page</summary>",
             f"<pre>{escaped(_page_file(_LICENSES))}</pre></details></footer>",
@@ -158,7 +158,7 @@ def _hash(text: str) -> str:
 
 
 def _json(value: object) -> str:
-    """Returns JSON for a script element: `<` occurs only in strings, and as an escape it cannot end the element."""
+    """Returns JSON for a script element: `<`, which occurs only in strings, is escaped, so that it cannot end the element."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -179,7 +179,7 @@ def _summary(fleet: Fleet, findings: Findings, comparison: Comparison | None, no
 
 
 def _count(text: str, style: str) -> str:
-    """Returns an entry of the summary; its text begins with a number."""
+    """Returns an entry of the summary; `text` begins with a number."""
     number, _, noun = text.partition(" ")
     return f'<li class="{style}"><b>{number}</b>{noun}</li>'
 
@@ -203,7 +203,7 @@ def _findings(lint_findings: Findings, *, is_fleet: bool) -> str:
 
 
 def _collapsed_list(items: list[str]) -> str:
-    """Returns the first items, and the others folded."""
+    """Returns the first items, followed by the remaining items in a folded section."""
     more = items[_OPEN_MAX:]
     folded = f"<details><summary>{len(more):,} more</summary>{''.join(more)}</details>" if more else ""
     return "".join(items[:_OPEN_MAX]) + folded
@@ -221,7 +221,7 @@ def _finding(finding: Finding, *, is_fleet: bool) -> str:
 
 
 def _remedy(finding: Finding, *, is_fleet: bool) -> str:
-    """Returns the statements to copy and execute, in a fleet for each instance; or the advice."""
+    """Returns the statements to copy and execute (in a fleet, for each instance), or the advice."""
     if not finding.scripts:
         return f'<div class="remedy"><pre>{escaped(finding.remedy)}</pre></div>'
     return "".join(
@@ -266,7 +266,7 @@ def _end(end: RoutingEnd) -> str:
 
 class _Cell(NamedTuple):
     outcomes: tuple[str, ...]
-    """The worst first."""
+    """The outcomes, the worst first."""
     details: str
 
 
@@ -335,14 +335,14 @@ def _cell(rows: list[dict[str, Any]]) -> _Cell:
 
 
 def _cell_html(cell: _Cell, numbers: dict[str, int]) -> str:
-    """Returns a cell: coloured by the worst outcome, with a symbol for each possible one, and the number of its details."""
+    """Returns a cell: coloured by the worst outcome, with a symbol for each possible outcome, and the number of its details."""
     symbols = "".join(_SYMBOLS[name] for name in cell.outcomes)
     number = numbers.setdefault(cell.details, len(numbers))
     return f'<td class="{cell.outcomes[0].lower()}" data-end="{number}">{symbols}</td>'
 
 
 def _shortened(name: str) -> str:
-    """Returns the end of a long name, in which names differ most."""
+    """Returns the end of a long name, because names differ most at the end."""
     return name if len(name) <= _HEADING_MAX else f"…{name[1 - _HEADING_MAX :]}"
 
 
@@ -402,7 +402,7 @@ def _changes(comparison: Comparison, ends: pa.Table | None) -> str:
 
 
 def _shown_columns(names: list[str], rows: list[dict[str, Any]]) -> list[str]:
-    """Returns the columns without `conversations` and `broker_ids`, if no row has them."""
+    """Returns the columns; omits `conversations` and `broker_ids` if they are empty in all rows."""
     optional = ("conversations", "broker_ids")
     return [name for name in names if name not in optional or any(row[name] is not None for row in rows)]
 

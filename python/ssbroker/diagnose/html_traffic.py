@@ -13,20 +13,20 @@ from ssbroker._notebook import escaped
 from ssbroker.exceptions import InputError, SchemaError
 
 NODES_MAX: Final = 14
-"""The maximum number of services and of destinations; the others are added up."""
+"""The maximum number of services and of destinations; further ones are added up."""
 _WIDTH: Final = 1160
 _NODE_WIDTH: Final = 12
 _COLUMNS: Final = (320, 574, 828)
-"""The left border of services, outcomes and destinations."""
+"""The left edges of the columns of services, outcomes and destinations."""
 _GAP: Final = 12
 _HEIGHT_MIN: Final = 14
-"""The height of a node with few conversations, so that its label fits."""
+"""The minimum height of a node, so that its label fits."""
 _SCALE: Final = 300
 """The height of all conversations together."""
 _LABEL_CHARACTERS_MAX: Final = 34
 _REQUIRED: Final = ("to_service_name", "outcome", "next_hop_address", "target_database")
 TRAFFIC_COLUMNS: Final = (*_REQUIRED, "reason")
-"""The columns of a decision that are counted, with the service."""
+"""The columns by which decisions are counted, including the service."""
 COUNT: Final = "conversations"
 """The column with the number of equal conversations."""
 NO_TRAFFIC: Final = pa.table({name: pa.array([], pa.string()) for name in TRAFFIC_COLUMNS})
@@ -38,13 +38,13 @@ class Flow(NamedTuple):
     service: str
     outcome: str
     destination: str
-    """An address, a database, or for delayed and dropped messages the reason."""
+    """An address, a database, or, for delayed and dropped messages, the reason."""
 
 
 def count_traffic(traffic: ArrowStreamExportable | ArrowArrayExportable) -> pa.Table:
-    """Returns the distinct decisions with the service beside them, and their number in the column `conversations`.
+    """Returns the distinct combinations of service and decision, with their frequencies in the column `conversations`.
 
-    If there is such a column already, each row counts as that many.
+    If there is already such a column, each row counts as that many conversations.
     """
     table = as_table(traffic, name="traffic")
     for name in _REQUIRED:
@@ -67,7 +67,7 @@ def count_traffic(traffic: ArrowStreamExportable | ArrowArrayExportable) -> pa.T
 
 
 def traffic_flows(traffic: ArrowStreamExportable | ArrowArrayExportable) -> Counter[Flow]:
-    """Returns the flows of conversations with their decisions."""
+    """Counts conversations with decisions by flow."""
     flows: Counter[Flow] = Counter()
     for row in count_traffic(traffic).to_pylist():
         if row["outcome"] not in _OUTCOMES:
@@ -102,7 +102,7 @@ def compared_flows(destinations: Mapping[tuple[str, str, str], list[int]]) -> tu
 
 
 def changed_services(before: Counter[Flow], after: Counter[Flow]) -> set[str]:
-    """Returns the services whose number of conversations with some outcome and destination has changed."""
+    """Returns the services for which the number of conversations with any outcome and destination has changed."""
     return {flow.service for flow in before.keys() | after.keys() if before[flow] != after[flow]}
 
 
@@ -157,7 +157,7 @@ def _place(flow: Flow) -> str:
 
 
 def _largest(counts: Iterable[tuple[str, int]], first: Collection[str], noun: str) -> dict[str, str]:
-    """Returns the node of each name: itself, or a common one for those with few conversations; in their order."""
+    """Returns the node of each name, in order: the name itself, or a shared node for names with few conversations."""
     sums: Counter[str] = Counter()
     for name, count in counts:
         sums[name] += count

@@ -1,4 +1,4 @@
-"""The addresses of the instances of a fleet, as far as they are stated, and what an address may be that no instance has."""
+"""The stated addresses of the instances of a fleet, and the possible owners of an address that no instance has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LISTED_MAX: Final = 3
 
 
 class Listening(NamedTuple):
-    """The instances of a host, each with the port on which it listens.
+    """The instances on a host, each with the port on which it listens.
 
     Examples:
         >>> str(Listening((("B", "4022"), ("C", "4023"))))
@@ -42,8 +42,8 @@ class KnownAddresses:
     def of(self, instance: str) -> tuple[str, ...]:
         """Returns the addresses by which other instances reach an instance; empty if they are unknown.
 
-        The endpoint of a script gives only loopback addresses such as `localhost`: its host is not known, and at another instance they
-        lead elsewhere.
+        The endpoint in a script determines only loopback addresses such as `localhost`: the host is not known, and at
+        another instance these addresses lead elsewhere.
         """
         owners = self._owners
         return tuple(
@@ -54,12 +54,12 @@ class KnownAddresses:
 
     @cached_property
     def unstated(self) -> tuple[str, ...]:
-        """The instances without a known address; a route to an address that no instance has may lead to one of them."""
-        replicas = self._fleet.roles  # they have the address of the listener
+        """The instances without a known address; a route to an unknown address may lead to one of them."""
+        replicas = self._fleet.roles  # replicas have the address of the listener
         return tuple(instance for instance in self._fleet if instance not in replicas and not self.of(instance))
 
     def possible_owners(self, address: str, *, seen_from: str) -> list[str]:
-        """Returns other instances that may have an address, because at most the port of theirs is known; one more than messages list."""
+        """Returns other instances that may have an address, because at most their port is known; at most one more than messages list."""
         port = address.rpartition(":")[2]
         if port not in self._unstated_at:
             self._unstated_at[port] = tuple(
@@ -70,7 +70,7 @@ class KnownAddresses:
         return list(islice((other for other in self._unstated_at[port] if other != seen_from), LISTED_MAX + 1))
 
     def listening(self, address: str, *, seen_from: str) -> Listening | None:
-        """Returns the ports of the host of an address that no instance has; None if they are unknown, or an instance may have it."""
+        """Returns the ports on the host of an address that no instance has; None if they are unknown, or an instance may have the address."""
         ports = self._ports.get(address.rpartition(":")[0])
         if ports is None or self.possible_owners(address, seen_from=seen_from):
             return None

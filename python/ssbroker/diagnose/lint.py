@@ -52,7 +52,7 @@ _CHECKS: Final[tuple[Callable[[CheckContext], Iterator[Problem]], ...]] = (
 
 
 def problems(context: CheckContext) -> list[Problem]:
-    """Returns everything that the checks find."""
+    """Returns all problems that the checks find."""
     return [problem for check in _CHECKS for problem in check(context)]
 
 
@@ -69,15 +69,15 @@ def lint(
     To determine whether a route is ever used, the router itself routes a conversation for every combination of the
     known service names and broker ids.
 
-    A remedy in T-SQL is proven before it is offered: on a copy of the fleet, the finding is gone, no new error is found, every
-    conversation that was delivered still is, and the one that the finding is about is delivered however ties are broken. If no
-    remedy is proven, the finding has general advice.
+    A remedy in T-SQL is proven on a copy of the fleet before it is offered: the finding is gone, there is no new error,
+    every conversation that was delivered still is, and the conversation that the finding concerns is delivered however
+    ties are broken. If no remedy is proven, the finding contains general advice.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
-        expires_within: How long in advance an expiring route is reported.
-        ignore: Codes of findings to leave out, such as `SSB006`.
+        expires_within: How long in advance to report an expiring route.
+        ignore: Codes of findings to omit, such as `SSB006`.
 
     Returns:
         The findings, the most severe first.
@@ -115,7 +115,7 @@ def lint(
     prover = RemedyProver(context, problems, found)
     found += _script_problems(given)
     wanted = [each for each in found if each.finding.code not in ignore]
-    # The most severe first: they get their remedies even if there are too many findings to check all.
+    # The most severe first, so that they get remedies even if there are too many findings to check all.
     wanted.sort(key=lambda each: SEVERITIES.index(each.finding.severity))
     return Findings([_located(prover.finding(each), given) for each in wanted])
 
@@ -127,9 +127,9 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         fleet: A fleet, or the catalog of a single instance.
 
     Returns:
-        What is not checked, and for which instances. Routes to instances whose address is not stated come first.
-        Permissions, certificates, event notifications, and the authentication and encryption of endpoints are never
-        checked.
+        Descriptions of what is not checked, and for which instances. Routes to instances whose address is not stated
+        come first. Permissions, certificates, event notifications, and the authentication and encryption of endpoints
+        are never checked.
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
@@ -219,7 +219,7 @@ def _script_finding(instance: str, note: ScriptNote) -> Finding:
 
 
 def _located(finding: Finding, fleet: Fleet) -> Finding:
-    """Returns the finding with the statement that made its object, or else its database, if the catalog was loaded from scripts."""
+    """Adds to a finding the position of the statement that created its object, or else its database, if the catalog was loaded from scripts."""
     if finding.line is not None or finding.instance is None or finding.instance not in fleet:
         return finding
     catalog, database = fleet[finding.instance], finding.database or ""

@@ -17,20 +17,20 @@ class Concern(NamedTuple):
 
     instance: str
     database: str | None
-    """Where it starts; None if it arrives at the instance from outside."""
+    """The database in which the conversation starts; None if it arrives from outside."""
     service: str
 
     @classmethod
     def of_table(cls, instance: str, table: str, service: str) -> Self:
-        """Returns the conversation that the routes of a database route: those of msdb route what arrives from outside."""
+        """Returns the conversation to which the routes of a database apply: the routes of msdb apply to messages from outside."""
         return cls(instance, None if table == MSDB else table, service)
 
 
 class Problem(NamedTuple):
-    """A finding without a remedy, the possible remedies, and what they must achieve."""
+    """A finding without a remedy, the possible remedies, and the conversations that they must deliver."""
 
     finding: Finding
-    """Its `remedy` is the advice if no candidate is proven."""
+    """The finding; its `remedy` is the advice to give if no candidate is proven."""
     candidates: Iterable[Candidate] = ()
     concerns: Sequence[Concern] = ()
 
@@ -48,7 +48,7 @@ def route_problem(
     candidates: Iterable[str | Candidate] = (),
     concerns: Sequence[Concern] | None = None,
 ) -> Problem:
-    """Creates a problem of a route, which affects the route's service and other `services`; by default it concerns the conversations for it."""
+    """Creates a problem with a route, which affects the route's service and `services`; by default, it concerns conversations for these."""
     finding = Finding(
         code=code,
         severity=severity or CODES[code].severity,
@@ -81,7 +81,7 @@ def problem_about(
     candidates: Iterable[str | Candidate] = (),
     concerns: Sequence[Concern] = (),
 ) -> Problem:
-    """Creates a problem of another object, which affects `services`, and the object if it is one."""
+    """Creates a problem with another object, which affects `services`, and the object itself if it is a service."""
     finding = Finding(
         code=code,
         severity=severity or CODES[code].severity,

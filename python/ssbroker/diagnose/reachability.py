@@ -35,7 +35,7 @@ REACHABILITY: Final = pa.schema(
         pa.field("certain", pa.bool_(), nullable=False),
     ]
 )
-"""The schema of `reachability`: one row per possible outcome of a conversation; `certain` is true if it is the only one."""
+"""The schema of `reachability`: one row per possible outcome of a conversation; `certain` is true if it is the only possible outcome."""
 _SERVICES_IN_A_BATCH: Final = 256
 _END_FIELDS: Final = ("outcome", "instance", "database", "address", "reason")
 _NO_ID: Final[tuple[bytes | None, ...]] = (None,)
@@ -62,7 +62,7 @@ def reachability(
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
-        services: The service names; None for all that databases have or routes name.
+        services: The service names; None means all services that databases contain or routes name.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
@@ -92,12 +92,12 @@ def reachability(
 
 
 def _as_list(values: object) -> object:
-    """Returns an iterable as a list; a string stays one, so that it is refused."""
+    """Returns an iterable as a list; returns a string unchanged, so that it is refused."""
     return list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
 
 
 def matrix(graph: RoutingGraph, services: list[str]) -> pa.Table:
-    """Returns the reachability table of some services."""
+    """Returns the reachability table of the services."""
     reach = ReachabilitySets(graph)
     parts = []
     for first in range(0, len(services), _SERVICES_IN_A_BATCH):
@@ -110,10 +110,10 @@ def matrix(graph: RoutingGraph, services: list[str]) -> pa.Table:
 
 
 class ReachabilitySets:
-    """The possible ends of conversations from every start to a service; equal sets of ends share a number.
+    """The possible ends of conversations from every start to a service; equal sets of ends have the same number.
 
-    With `is_initiator`, conversations start there, usually without a broker id. Otherwise they are replies of a target, usually with
-    the id of a database that has the service.
+    With `is_initiator`, conversations begin at the starts, usually without a broker id. Otherwise, they are replies
+    from targets, usually with the broker id of a database that has the service.
     """
 
     def __init__(self, graph: RoutingGraph, *, is_initiator: bool = True) -> None:
@@ -178,9 +178,9 @@ class ReachabilitySets:
 
 
 class _EndsByTransition(dict[int, int]):
-    """Maps each transition to the number of the set of its ends, for one service and broker id.
+    """Maps each transition to the number of its set of ends, for one service and broker id.
 
-    Values are computed on first access. `returns` has the instances that a route leads back to; for these the ends differ.
+    Values are computed on first access. `returns` contains the instances to which a route leads back; for these, the ends differ.
     """
 
     def __init__(self, reach: ReachabilitySets, key: MessageKey) -> None:
@@ -227,7 +227,7 @@ class _TableBuilder:
         self._starts = len(reach.starts)
 
     def __call__(self, codes: array[int], first: int) -> pa.RecordBatch:
-        """Returns the rows of some services, from number `first` on; `codes` has one entry per service and start."""
+        """Returns the rows of consecutive services, beginning with number `first`; `codes` contains one entry per service and start."""
         ends_of_cells = self._lists.take(pa.Array.from_buffers(pa.int32(), len(codes), [None, pa.py_buffer(codes)]))
         cell_indices = pc.list_parent_indices(ends_of_cells)
         service = pc.divide(cell_indices, max(1, self._starts))

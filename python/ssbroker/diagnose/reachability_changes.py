@@ -1,4 +1,4 @@
-"""Which conversations of a fleet end elsewhere after a change, over all hops."""
+"""Determines which conversations of a fleet end elsewhere after a change, over all hops."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def reachability_changes(
 ) -> pa.Table:
     """Returns which conversations end elsewhere after a change, from every database to every service that both fleets know.
 
-    Unlike `compare`, which shows the decisions of each instance, this follows the messages through all instances to their end. It
-    includes the states of endpoints and queues, and the contracts of services.
+    Unlike `compare`, which shows the decisions of each instance, this function follows the messages through all
+    instances to their end. It takes the states of endpoints and queues, and the contracts of services, into account.
 
     Args:
         before: The current fleet, or the catalog of a single instance.
@@ -52,10 +52,10 @@ def reachability_changes(
 
     Returns:
         One row per change, with the columns of `REACHABILITY_CHANGES`. `effect` is `lost` if the messages were always
-        delivered and no longer are, `arrives` if it is the other way round, and otherwise `other`. `broker_id` is the
-        broker id that the conversations name; null if conversations without a broker id change in the same way.
-        `before` and `after` are the possible ends, separated by `|`. Lost conversations come first. Databases that only
-        one of the fleets has are left out.
+        delivered and no longer are, `arrives` in the opposite case, and `other` otherwise. `broker_id` is the broker id
+        that the conversations name; null if conversations without a broker id change in the same way. `before` and
+        `after` are the possible ends, separated by `|`. Lost conversations come first. Databases that exist in only one
+        of the fleets are omitted.
 
     Raises:
         SchemaError: `before` or `after` is neither a fleet nor a catalog.

@@ -11,9 +11,9 @@ from ssbroker.diagnose.fleet import Fleet
 
 
 class ReachedInstances:
-    """Follows routes by service name and broker id alone, since the ids of the databases may be unknown.
+    """Follows routes by service name and broker id alone, because the broker ids of the databases may be unknown.
 
-    `is_live` says which routes of forwarders count; all of them, if no time is given at which they are used.
+    `is_live` returns whether a route of a forwarder counts; by default, all routes count.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class ReachedInstances:
         self._msdb_routes: Final[dict[str, dict[str | None, list[FleetRoute]]]] = {}
 
     def of(self, instance: str, route: FleetRoute, *, with_mirror: bool = False) -> list[str]:
-        """Returns the first instances on the path of a route that have its service in some database."""
+        """Returns the first instances on the path of a route in which a database has the route's service."""
         addresses = (route.address, route.mirror) if with_mirror else (route.address,)
         pending = self._instances(instance, addresses)
         seen = set(pending)
@@ -40,7 +40,7 @@ class ReachedInstances:
         return found
 
     def _forwards(self, instance: str, route: FleetRoute) -> list[FleetRoute]:
-        """Returns the routes of an instance that a message of a route may take there."""
+        """Returns the routes in the instance's `msdb` by which it may forward a message that was sent over `route`."""
         if instance not in self._msdb_routes:
             by_service: defaultdict[str | None, list[FleetRoute]] = defaultdict(list)
             for each in self._tables[instance].routes:

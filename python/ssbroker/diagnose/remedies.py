@@ -25,12 +25,12 @@ Candidate = tuple[Step, ...]
 
 
 class RouteDestination(NamedTuple):
-    """Where a route must lead to reach a database."""
+    """The destination of a route that reaches a database."""
 
     address: str
     mirror: str | None = None
     broker: bytes | None = None
-    """The broker id; a mirrored route needs it."""
+    """The broker id, which a mirrored route requires."""
 
     @property
     def clauses(self) -> str:
@@ -44,7 +44,7 @@ TO_LOCAL: Final = RouteDestination(LOCAL)
 
 
 class Candidates:
-    """The possible remedies of a problem, the best first; each is made when it is first needed, since few are tried."""
+    """The possible remedies of a problem, the best first. Each is created when it is first needed, because only a few are tried."""
 
     def __init__(self, instance: str, given: Iterable[str | Candidate]) -> None:
         made = (_restored((Step(instance, each),) if isinstance(each, str) else each) for each in given)
@@ -81,9 +81,9 @@ def new_route(
     reserved: set[str],
     destination: RouteDestination = TO_LOCAL,
 ) -> str:
-    """Returns the statements that create a route, under a name that the table does not have.
+    """Returns the statements that create a route, with a name that does not occur in the table.
 
-    `reserved` are the names of the routes that the same candidate creates in this table; the name is added to them.
+    `reserved` contains the names of the routes that the same candidate creates in this table; the new name is added to it.
     """
     taken = tables.route_names.get(database, set()) | reserved
     address = destination.address
@@ -99,6 +99,6 @@ def new_route(
 
 
 def local_routes(instance: str, tables: Tables, database: str, services: Iterable[str | None]) -> Candidate:
-    """Returns the steps that create a route to LOCAL for each service; None is the route for all services."""
+    """Returns the steps that create a route to LOCAL for each service; None means a route for all services."""
     reserved: set[str] = set()
     return tuple(Step(instance, new_route(tables, database, service=each, reserved=reserved)) for each in services)

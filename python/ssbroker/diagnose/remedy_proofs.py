@@ -1,4 +1,4 @@
-"""Proves remedies: each is applied to a copy of the fleet, and offered only if the copy is better and nothing is worse."""
+"""Proves remedies: each is applied to a copy of the fleet, and offered only if something improves and nothing gets worse."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ssbroker.exceptions import SsbrokerError
 Check = Callable[[CheckContext], Sequence[Problem]]
 _Key = tuple[str, str | None, str | None, Subject]
 WORK_MAX: Final = 20_000
-"""The routes and services to examine in copies, over all remedies; for larger fleets fewer remedies are proven."""
+"""The maximum number of routes and services to examine in copies, over all remedies; for larger fleets, fewer remedies are proven."""
 _TRIALS_MAX: Final = 16
-"""The combinations to try for one finding."""
+"""The maximum number of combinations to try for one finding."""
 _STEPS_MAX: Final = 3
-"""The remedies of how many findings may be combined."""
+"""The maximum number of findings whose remedies may be combined."""
 UNPROVEN: Final = (
     "Not computed: the fleet has too many routes and findings to check the remedy of each. Correct the findings above first, or run lint "
     "with only the instances that this finding names."
@@ -37,7 +37,7 @@ UNPROVEN: Final = (
 
 
 class Conversations:
-    """Which conversations of a fleet are delivered however ties are broken."""
+    """Determines which conversations of a fleet are delivered however ties are broken."""
 
     def __init__(self, context: CheckContext) -> None:
         self._context: Final = context
@@ -51,7 +51,7 @@ class Conversations:
     def is_delivered(self, concern: Concern, *, must_be_named: bool = False) -> bool:
         """Returns whether a conversation is delivered and acknowledged in all outcomes, or leaves the fleet for an unknown target.
 
-        With `must_be_named`, it may leave the fleet only by a route for its service.
+        With `must_be_named`, the conversation may leave the fleet only by a route for its service.
         """
         instance, database, service = concern
         if instance not in self._graph.fleet or (
@@ -64,7 +64,7 @@ class Conversations:
                 and service not in self._hosted
                 and not (must_be_named and self._leaves_unnamed(concern, end))
             )
-            # The service only starts conversations: what it receives are replies, and they take the same path.
+            # The service only starts conversations. It receives only replies, which take the same path.
             or end.outcome == "REFUSED"
             or (end.outcome == "DELIVERED" and self._returns(instance, database, end))
             for end in self._graph.ends(instance, RouteLookup(database, service))
@@ -72,7 +72,7 @@ class Conversations:
 
     @cached_property
     def delivered(self) -> frozenset[Concern]:
-        """All conversations that are delivered: from each database and from outside, to each service that a route or a database names."""
+        """All delivered conversations: from each database and from outside, to each service that a route or a database names."""
         starts = [
             (instance, database)
             for instance, tables in self._context.tables.items()
@@ -94,7 +94,7 @@ class Conversations:
         return {str(end.instance) for end in ends if end.outcome == "DELIVERED"}
 
     def shared(self, instance: str) -> dict[Concern, set[str]]:
-        """Returns the conversations from an instance and through it whose load several instances share, with these instances."""
+        """Returns the conversations that start in or pass through an instance and whose load several instances share, with these instances."""
         if instance not in self._shared:
             starts = [Concern(instance, database, "") for database in (None, *self._context.tables[instance].databases)]
             each = (start._replace(service=service) for start in starts for service in self._graph.ids)
@@ -160,7 +160,7 @@ class RemedyProver:
         )
 
     def _first_proven(self, problem: Problem) -> Candidate | None:
-        """Returns the first candidate that is proven; else the first combination with remedies of other errors that is."""
+        """Returns the first proven candidate; otherwise, the first proven combination with remedies of other errors."""
         tried = 0
         extended: list[Iterator[Candidate]] = []
         for candidate in chain(problem.candidates, chain.from_iterable(extended)):  # the list grows during iteration
@@ -181,12 +181,12 @@ class RemedyProver:
                 if self._keeps_deliveries(conversations) and self._keeps_load_sharing(conversations, candidate):
                     return candidate
             elif len(candidate) < _STEPS_MAX:
-                # The fault is gone, and another one of the same conversation is left or appears.
+                # The fault is gone, but another fault of the same conversation remains or appears.
                 extended.append(self._extended(candidate, problem, problems))
         return None
 
     def _extended(self, candidate: Candidate, problem: Problem, left: Sequence[Problem]) -> Iterator[Candidate]:
-        """Yields a candidate with the possible remedies of each error that it causes, or that concerns the same conversations."""
+        """Yields a candidate combined with the possible remedies of each error that it causes or that concerns the same conversations."""
         services = {concern.service for concern in problem.concerns}
         for instance, database, _ in problem.concerns:
             services.update(
@@ -247,7 +247,7 @@ class RemedyProver:
 
 
 def _key(finding: Finding) -> _Key:
-    # The ids of routes differ in a copy.
+    # Route ids differ in a copy.
     return finding.code, finding.instance, finding.database, finding.subject
 
 

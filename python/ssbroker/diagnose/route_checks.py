@@ -27,7 +27,7 @@ from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router
 
 SYSTEM_SERVICES: Final = "http://schemas.microsoft.com/SQL/"
-"""The prefix of the services that every database of SQL Server has."""
+"""The prefix of the services that exist in every SQL Server database."""
 
 
 def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
@@ -132,7 +132,7 @@ def _unused_route(
     elif route.database != MSDB and not tables.databases[route.database].enabled:
         return  # nothing starts in a disabled database
     elif service is None and route.address == LOCAL and route.mirror is None and not _hosts_anything(tables):
-        return  # its services are unknown, or all their databases are disabled, which is reported for these
+        return  # the services are unknown, or all their databases are disabled, which is reported for the databases
     elif others := used_routes_before(route, tables, used):
         names, verb = listed_names(other.name for other in others), "takes" if len(others) == 1 else "take"
         yield route_problem(
@@ -159,7 +159,7 @@ def _unused_route(
 def _address_remedies(
     context: CheckContext, instance: str, route: FleetRoute, *, recreate: bool = False
 ) -> Iterator[str]:
-    """Yields scripts that lead a route to each instance that has its service."""
+    """Yields scripts that redirect a route to each instance that has its service."""
     if route.service is None or route.mirror is not None:
         return
     targets = sorted(context.enabled_hosts(route.service), key=lambda each: (each[0] != instance, each))
@@ -176,7 +176,7 @@ def _create_again_script(route: FleetRoute, destination: RouteDestination | None
 
 
 def _service_name_remedies(context: CheckContext, route: FleetRoute) -> Iterator[str]:
-    """Yields scripts that give a route the name of the only service of the database that has its broker id."""
+    """Yields scripts that change a route's service name to the only service of the database that has its broker id."""
     for tables in context.tables.values():
         for database, names in tables.services.items():
             if tables.databases[database].broker == route.broker and len(names) == 1:
@@ -184,7 +184,7 @@ def _service_name_remedies(context: CheckContext, route: FleetRoute) -> Iterator
 
 
 def _spelling_remedies(context: CheckContext, route: FleetRoute) -> Iterator[str]:
-    """Yields a script that corrects a service name that is nearly right."""
+    """Yields a script that corrects a nearly correct service name."""
     services = SimilarServices(context.tables)
     if route.service is not None and services.of(route.service) is not None:
         yield alter_route(route, f"SERVICE_NAME = {string_literal(services.nearest(route.service))}")
@@ -353,7 +353,7 @@ def check_dynamic_routing(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_similar_route_names(context: CheckContext) -> Iterator[Problem]:
-    """Checks for service names of routes that are similar to that of an existing service."""
+    """Checks for routes whose service name is similar to the name of an existing service."""
     services = SimilarServices(context.tables)
     for instance, tables in context.tables.items():
         for route in tables.routes:
@@ -375,7 +375,7 @@ def check_similar_route_names(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
-    """Checks for routes with the id of a database that no longer exists, to an instance where the service has another id."""
+    """Checks for routes with an outdated broker id to an instance in which the service is in a database with another id."""
     for instance, route, target_instance, hosts in stale_routes(context):
         ids = [broker for host in hosts if (broker := context.broker_id(target_instance, host)) is not None]
         has = ", ".join(str(uuid.UUID(bytes=broker)) for broker in ids)
@@ -393,7 +393,7 @@ def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
 
 
 def stale_routes(context: CheckContext) -> Iterator[tuple[str, FleetRoute, str, list[str]]]:
-    """Yields routes with an unknown broker id to an instance of the fleet, with this instance and its databases with the service."""
+    """Yields routes with an unknown broker id to an instance of the fleet, with this instance and its databases that have the service."""
     known = {row.broker for tables in context.tables.values() for row in tables.databases.values()}
     targets = ReachedInstances(context.fleet, context.tables, is_live=context.is_live)
     for instance, tables in context.tables.items():
@@ -409,7 +409,7 @@ def stale_routes(context: CheckContext) -> Iterator[tuple[str, FleetRoute, str, 
 
 
 def check_next_hops(context: CheckContext) -> Iterator[Problem]:
-    """Checks for addresses that no instance of the fleet has; only if it has several instances."""
+    """Checks for addresses that no instance of the fleet has; only for a fleet of several instances."""
     if len(context.fleet) == 1:
         return
     for instance, tables in context.tables.items():
@@ -424,7 +424,7 @@ def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, c
     """Returns the finding on an unknown address."""
     leads = "leads to" if clause == "ADDRESS" else "has the mirror address"
     listening = context.addresses.listening(address, seen_from=instance)
-    # A mirrored route has other remedies than a new address.
+    # The remedies for a mirrored route differ from a new address.
     moved = _address_remedies(context, instance, route)
     if listening is not None:
         host = address.rpartition(":")[0]
@@ -446,7 +446,7 @@ def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, c
         route,
         f"{leads} {address}, which is not an address of any instance",
         context.addresses.advice(address, seen_from=instance),
-        # The route may be right if an instance has an address that is not known.
+        # The route may be correct if an instance has an unknown address.
         candidates=() if context.addresses.possible_owners(address, seen_from=instance) else moved,
     )
 
@@ -467,7 +467,7 @@ def _transport_router() -> Router:
 
 
 def addresses_in(services: Iterable[str]) -> dict[str, str]:
-    """Returns the address with which the name of a service begins, for those that have one, as a route to TRANSPORT uses it.
+    """Returns the address at the beginning of each service name that has one, as a route to TRANSPORT uses it.
 
     Examples:
         >>> addresses_in(["TCP://South:4022/Stock", "//Stock"])

@@ -33,9 +33,9 @@ class RoutingEnd(NamedTuple):
     Attributes:
         outcome: `DELIVERED`, `REFUSED` (by a service without a contract), `DELAYED`, `DROPPED`, `ELSEWHERE` (sent to an address that no
             instance of the fleet has) or `LOOP`.
-        instance: The instance where it ends; None for a loop.
+        instance: The instance at which the path ends; None for a loop.
         database: The database that accepted or refused the message.
-        address: The address that it was sent to, if `ELSEWHERE`, or cannot be sent to because an endpoint is not started.
+        address: The address to which the message was sent, if `ELSEWHERE`, or to which it cannot be sent because an endpoint is not started.
         reason: The reason of the decision, if refused, delayed, dropped or a loop; `sent_back` if the instance drops the message because
             its route leads back to the instance that the message came from; `endpoint_not_started` or `next_endpoint_not_started` if
             the endpoint of the instance, or of the next one, is not started; `queue_disabled` if the queue of the service is disabled.
@@ -69,11 +69,11 @@ class Transition(NamedTuple):
 
     ends: Ends
     hops: tuple[tuple[str, bytes | None], ...]
-    """The possible next instances, and the broker id that a conversation without one is bound to."""
+    """The possible next instances, each with the broker id to which a conversation without a broker id is bound."""
 
 
 Arrival = tuple[str, str | None]
-"""An instance at which a message arrives, and the instance from which it came, if it has a route back there; otherwise None."""
+"""An instance at which a message arrives, and the instance from which it came if a route leads back there; otherwise None."""
 
 
 class Continuation(NamedTuple):
@@ -94,8 +94,8 @@ class MessageKey(NamedTuple):
 class RoutingGraph:
     """All routing paths through a fleet.
 
-    `behaviours` contains the `Behaviour` of each instance for which it has already been computed. With `ignores_states`, all endpoints are
-    regarded as started and all queues as enabled.
+    `behaviours` contains the already computed `Behaviour` of instances. With `ignores_states`, all endpoints count as
+    started and all queues as enabled.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class RoutingGraph:
 
     @cached_property
     def ids(self) -> dict[str, Ids]:
-        """Every broker id with which a conversation for each known service name can arrive, including None."""
+        """For each known service name, every broker id with which a conversation can arrive, including None."""
         found: defaultdict[str, set[bytes | None]] = defaultdict(lambda: {None})
         for behaviour in self.behaviours.values():
             for route in behaviour.tables.routes:
@@ -150,7 +150,7 @@ class RoutingGraph:
 
     @cached_property
     def host_ids(self) -> dict[str, Ids]:
-        """The broker ids of the databases that have each service; None if unknown."""
+        """For each service, the broker ids of the databases that have it; None for an unknown id."""
         found: defaultdict[str, set[bytes | None]] = defaultdict(set)
         for behaviour in self.behaviours.values():
             databases = behaviour.tables.databases
@@ -163,7 +163,7 @@ class RoutingGraph:
         return sorted(filter(may_begin_with_address, self.ids))
 
     def route_known_names(self, instance: str, origin: Origin, ids: Mapping[str, Ids]) -> Iterator[tuple[Target, int]]:
-        """Routes all known names of an instance in one batch, with the given ids; returns the number of the transition for each."""
+        """Routes all known names of an instance in one batch, with the given ids; yields each target with the number of its transition."""
         behaviour = self.at(instance)
         routed = behaviour.route_known_names(origin, ids, addressed_names=self._addressed_names)
         self._transition_number(instance, len(behaviour.decision_sets) - 1)
@@ -171,7 +171,7 @@ class RoutingGraph:
         return ((class_, numbers[number]) for class_, number in routed)
 
     def prepare_arrivals(self, *, is_initiator: bool = True) -> None:
-        """Routes in one batch for each instance all messages that can arrive and are not like unknown ones."""
+        """Routes, in one batch for each instance, all messages that can arrive and are not equivalent to unknown ones."""
         arrivals = self._arrivals[is_initiator]
         if arrivals:
             return
@@ -212,7 +212,7 @@ class RoutingGraph:
 
     @cached_property
     def not_accepting(self) -> dict[str, dict[tuple[str, str], RoutingEnd]]:
-        """For each service, the instances and databases that have it without a contract or with a disabled queue, and how a message ends."""
+        """For each service, the instances and databases in which it has no contract or a disabled queue, and how a message ends there."""
         found: defaultdict[str, dict[tuple[str, str], RoutingEnd]] = defaultdict(dict)
         for instance, catalog in self.fleet.items():
             details = catalog.details
@@ -255,7 +255,7 @@ class RoutingGraph:
         return self.not_accepting.get(key.service, {}).get((str(end.instance), str(end.database)), end)
 
     def ends_after(self, transition: Transition, key: MessageKey, *, sender: str | None) -> Ends:
-        """Returns every possible end after a transition at an instance, the sender; None if no route leads back to the sender."""
+        """Returns every possible end after a transition at the instance `sender`; None means that no route leads back to the sender."""
         if not transition.hops:
             return transition.ends
         ends_after_hops = []
@@ -287,7 +287,7 @@ class RoutingGraph:
     def next_step(
         self, instance: str, lookup: RouteLookup, decision: PossibleDecision, *, sender: str | None = None
     ) -> RoutingEnd | Node:
-        """Returns where a decision on a message from an instance, the sender, leads: to an end, or to the next instance."""
+        """Returns where a decision for a message from the instance `sender` leads: to an end, or to the next instance."""
         following = self._end_or_hop(instance, decision)
         if isinstance(following, RoutingEnd):
             return following if lookup.database is not None else _after_arrival(following)
@@ -311,11 +311,12 @@ class RoutingGraph:
             return RoutingEnd("DELAYED", instance, address=decision.next_hop, reason=NEXT_ENDPOINT_NOT_STARTED)
         if next_instance is None:
             return RoutingEnd("ELSEWHERE", instance, address=decision.next_hop)
-        # Only the sender binds the broker id of the route; a forwarder cannot change a signed header.
+        # Only the sender binds the conversation to the broker id of the route; a forwarder cannot change a signed
+        # header.
         return next_instance, decision.broker if decision.outcome == "REMOTE" else None
 
     def _transition_number(self, instance: str, number: int) -> int:
-        """Returns the number of the transition of a set of decisions."""
+        """Returns the number of the transition for a set of decisions."""
         numbers, decision_sets = self._transition_numbers[instance], self.at(instance).decision_sets
         while len(numbers) <= number:
             found = dict.fromkeys(self._end_or_hop(instance, decision) for decision in decision_sets[len(numbers)])
@@ -327,7 +328,7 @@ class RoutingGraph:
         return numbers[number]
 
     def _solve(self, key: MessageKey, start: Arrival) -> None:
-        """Computes the ends for all arrivals reachable from `start`: backwards from certain ends, then for cycles."""
+        """Computes the ends of all arrivals that are reachable from `start`: first backwards from certain ends, then for cycles."""
         ends = self._ends[key]
         found: dict[Arrival, Continuation] = {}
         pending = [start]
@@ -353,7 +354,7 @@ class RoutingGraph:
 
     @staticmethod
     def _propagate(found: dict[Arrival, Continuation], ends: dict[Arrival, Ends]) -> None:
-        """Computes the ends of arrivals where messages are forwarded from those of the next arrivals."""
+        """Computes the ends of arrivals at forwarders from the ends of the next arrivals."""
         senders: defaultdict[Arrival, list[Arrival]] = defaultdict(list)
         unsolved: dict[Arrival, int] = {}
         for arrival, continuation in found.items():
@@ -372,12 +373,12 @@ class RoutingGraph:
 
 
 def _bound(key: MessageKey, broker_id: bytes | None) -> MessageKey:
-    """Returns the header after a route: a conversation without a broker id is bound to that of the first route."""
+    """Returns the header after a route: a conversation without a broker id is bound to the broker id of the first route."""
     return key if key.broker or not broker_id else key._replace(broker=broker_id)
 
 
 def _after_arrival(end: RoutingEnd) -> RoutingEnd:
-    """Returns the end of a message from another instance: nothing waits here for a route; the sender sends it again."""
+    """Returns the end of a message from another instance: it does not wait for a route here; the sender sends it again."""
     return end._replace(outcome="DROPPED") if end.outcome == "DELAYED" else end
 
 

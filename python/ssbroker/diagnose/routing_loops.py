@@ -19,9 +19,9 @@ from ssbroker.router import PendingRequest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loop:
-    """A group of instances that each forward a message to the next one, and the last one to the first.
+    """A group of instances, each of which forwards a message to the next, and the last to the first.
 
-    In a loop of two instances, the one that would send the message back drops it. In a larger loop, the message
+    In a loop of two instances, the instance that would send the message back drops it. In a larger loop, the message
     circulates until its hop limit or lifetime is reached.
 
     Attributes:
@@ -42,10 +42,10 @@ class Loop:
 def loops(
     fleet: Fleet | Catalog, *, at: datetime | None = None, pending_request: PendingRequest = "continue"
 ) -> tuple[Loop, ...]:
-    """Finds the groups of instances that forward messages to each other in a loop, and one loop of each.
+    """Finds the groups of instances that forward messages to each other in a loop, and returns one loop for each group.
 
-    All messages that can arrive at an instance are considered: every service name that a route or a database has, with every known
-    broker id and without one, and an unknown service name.
+    All messages that can arrive at an instance are considered: every service name in a route or a database, and an
+    unknown service name, with every known broker id and without a broker id.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
@@ -99,7 +99,7 @@ def find_loops(graph: RoutingGraph) -> tuple[Loop, ...]:
 
 
 def _forwarding_graph(graph: RoutingGraph, key: MessageKey, entries: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the instances that forward a message which arrives at one of `entries`, and their next hops."""
+    """Returns, for a message that arrives at one of `entries`, the instances that forward it and their next hops."""
     forwarding: dict[str, tuple[str, ...]] = {}
     pending = list(entries)
     while pending:
@@ -114,9 +114,9 @@ def _forwarding_graph(graph: RoutingGraph, key: MessageKey, entries: Iterable[st
 
 
 def _entry_instances(graph: RoutingGraph) -> tuple[dict[str, list[str]], list[str]]:
-    """Returns the instances whose `msdb` knows each service name, and the instances that may take an address from any name (`reads_names`).
+    """Returns, for each service name, the instances whose `msdb` knows it, and the instances that may take an address from any name (`reads_names`).
 
-    A cycle that contains none of these is also a cycle of the unknown name.
+    A cycle that contains none of these instances is also a cycle for the unknown name.
     """
     knowing: defaultdict[str, list[str]] = defaultdict(list)
     for instance, behaviour in graph.behaviours.items():
@@ -139,7 +139,7 @@ def _rotated(cycle: list[str]) -> tuple[str, ...]:
 
 
 def cycles(graph: Mapping[str, tuple[str, ...]]) -> Iterator[list[str]]:
-    """Yields a shortest cycle through the first node of each strongly connected component that has one."""
+    """Yields a shortest cycle through the first node of each strongly connected component that contains a cycle."""
     for part in _cyclic_components(graph):
         inside = set(part)
         first = min(part)
@@ -162,7 +162,7 @@ def cycles(graph: Mapping[str, tuple[str, ...]]) -> Iterator[list[str]]:
 
 
 def _cyclic_components(graph: Mapping[str, tuple[str, ...]]) -> Iterator[list[str]]:
-    """Yields the strongly connected components that contain a cycle; Tarjan's algorithm without recursion."""
+    """Yields the strongly connected components that contain a cycle, with Tarjan's algorithm without recursion."""
     number: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

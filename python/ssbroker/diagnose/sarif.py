@@ -79,7 +79,7 @@ def _result(finding: Finding, rule_indices: dict[str, int], uris: Mapping[str, s
 
 
 def _uris_of(finding: Finding, uris: Mapping[str, str]) -> list[str]:
-    """Returns the script of the statement that made the object, else the file or folder of each instance that is involved."""
+    """Returns the script that contains the statement which created the object; otherwise, the file or folder of each instance concerned."""
     instances = [finding.instance] if finding.instance is not None else _instances_of_related(finding)
     if finding.file is not None:
         return [_uri_of_script(PurePath(finding.file), uris.get(instances[0], "") if instances else "")]
@@ -87,7 +87,7 @@ def _uris_of(finding: Finding, uris: Mapping[str, str]) -> list[str]:
 
 
 def _uri_of_script(file: PurePath, instance_uri: str) -> str:
-    """Returns the URI of a script of an instance, which is this script, or a folder that has it, maybe in a subfolder.
+    """Returns the URI of a script of an instance; the instance is this script, or a folder that contains it, possibly in a subfolder.
 
     Examples:
         >>> _uri_of_script(PurePath("/srv/fleet/SOUTH/Routes/Stock.sql"), "fleet/SOUTH")

@@ -1,4 +1,4 @@
-"""Applies T-SQL to a copy of a catalog, to see what a remedy would do."""
+"""Applies T-SQL to a copy of a catalog, to determine what a remedy would do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ssbroker.ddl.statements import RouteClauses
 from ssbroker.exceptions import DdlError, DdlWarning
 
 UNKNOWN_ENDPOINT: Final = "<endpoint>"
-"""The name of an endpoint that the catalog does not know."""
+"""The name used for an endpoint whose name the catalog does not contain."""
 _QUEUE: Final = re.compile(r"USE \[((?:[^\]]|\]\])+)\]; ALTER QUEUE \[((?:[^\]]|\]\])+)\]\.\[((?:[^\]]|\]\])+)\]")
 
 
@@ -38,7 +38,7 @@ class ScriptOnCopies:
         self._start = ddl.ScriptStart(text, now=now)
 
     def __call__(self, script: str) -> Catalog:
-        """Returns the catalog as it would be after a script.
+        """Returns the catalog after a script.
 
         Raises:
             DdlError: SQL Server would refuse a statement, or the script changes a route that it could not create.

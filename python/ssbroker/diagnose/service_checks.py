@@ -1,4 +1,4 @@
-"""The checks of services: who reaches them, how replies return, and loops."""
+"""The checks of services: which conversations reach them, how replies return, and loops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_loops(context: CheckContext) -> Iterator[Problem]:
     for loop in context.loops:
         services = list(dict.fromkeys(service for service in loop.services if service is not None))
         others = ["every service that no route names"] if None in loop.services else []
-        is_pair = len(loop.instances) == 2  # noqa: PLR2004 - each of two would send the messages back
+        is_pair = len(loop.instances) == 2  # noqa: PLR2004 - each of the two would send the messages back
         fate = "are dropped, because each instance would send them back to the other" if is_pair else "circulate"
         routes = list(_routes_between(context, loop.instances))
         yield problem_about(
@@ -74,18 +74,18 @@ def _loop_remedies(context: CheckContext, routes: list[tuple[str, FleetRoute]]) 
 
 
 class _Reached(NamedTuple):
-    """What conversations reach."""
+    """The results of following conversations to their ends."""
 
     accepted: dict[int, dict[int, str]]
-    """By start: the starts whose services it reaches, each with one of these services."""
+    """For each start, the starts whose services it reaches, each with one of these services."""
     places: set[tuple[str, str, str]]
-    """Instances, databases and services that some conversation reaches."""
+    """The instances, databases and services that at least one conversation reaches."""
     lost: dict[tuple[str, str, str], list[Start]]
-    """By instance, reason and service: the starts of dropped messages."""
+    """The starts of dropped messages, by instance, reason and service."""
     refused: dict[tuple[str, str, str], list[Start]]
-    """By instance, database and service without a contract: the starts, in other instances, whose routes lead to it."""
+    """For each service without a contract, by instance and database: the starts in other instances whose routes lead to it."""
     ambiguous: dict[tuple[str, str], frozenset[str]]
-    """By instance and service: the databases among which a conversation ends up in any."""
+    """The databases in any of which a conversation may end, by instance and service."""
 
 
 def check_services(context: CheckContext) -> Iterator[Problem]:
@@ -113,7 +113,7 @@ def _reached(context: CheckContext, reach: ReachabilitySets) -> _Reached:
         codes = reach.codes(service)
         places.update((target, service) for code in set(codes) for target in targets_of[code])
         if service == CONFIGURATION_SERVICE or service.startswith(SYSTEM_SERVICES):
-            continue  # the instance itself requests routes from it, and has the system services
+            continue  # the instance itself requests routes from this service, and has the system services
         for number, (code, used) in enumerate(zip(codes, accepted, strict=True)):
             for target in targets_of[code]:
                 if target not in used and target != number:
@@ -146,7 +146,7 @@ def _drops(reach: ReachabilitySets, codes: list[int]) -> Iterator[tuple[Start, R
 def _refusals(
     reach: ReachabilitySets, codes: list[int], service: str, intends: _Intentions
 ) -> Iterator[tuple[Start, RoutingEnd]]:
-    """Yields which of the starts whose routes name the service have their conversations refused by another instance."""
+    """Yields the starts whose routes name the service and whose conversations another instance refuses."""
     refusals = {code: [end for end in reach.ends[code] if end.outcome == "REFUSED"] for code in set(codes)}
     if not any(refusals.values()):
         return
@@ -157,7 +157,7 @@ def _refusals(
 
 
 def _ambiguous_arrivals(context: CheckContext) -> Iterator[tuple[tuple[str, str], frozenset[str]]]:
-    """Yields the services whose messages from outside reach several databases."""
+    """Yields the services for which messages from outside reach several databases."""
     for instance, tables in context.tables.items():
         for service, hosts in tables.hosts.items():
             if len(hosts) > 1:
@@ -180,7 +180,7 @@ def _ambiguities(ends: Iterable[RoutingEnd], service: str) -> Iterator[tuple[tup
 
 
 class _Intentions:
-    """Whether the routes show that a database is to send to a service."""
+    """Determines whether the routes show that a database is meant to send to a service."""
 
     def __init__(self, context: CheckContext) -> None:
         self._context = context
@@ -193,7 +193,7 @@ class _Intentions:
         self._in_loops = {
             (instance, service) for loop in context.loops for instance in loop.instances for service in loop.services
         }
-        # What is lost by a stale id or a route to LOCAL is reported for that route.
+        # Messages that are lost because of a stale id or a route to LOCAL are reported for that route.
         self._reported = {
             (instance, route.database, route.service) for instance, route, _, _ in stale_routes(context)
         } | {
@@ -207,7 +207,7 @@ class _Intentions:
         }
 
     def __call__(self, start: Start, service: str, dropped_by: str, reason: str) -> bool:
-        """Returns whether a drop of a conversation is worth a finding of its own."""
+        """Returns whether a dropped conversation deserves a separate finding."""
         instance, database = start
         if instance == dropped_by or (instance, database, service) in self._reported:
             return False
@@ -218,7 +218,7 @@ class _Intentions:
         return self.names(start, service)
 
     def names(self, start: Start, service: str) -> bool:
-        """Returns whether a route of the database leads a service to the network."""
+        """Returns whether a route of the database sends a service to the network."""
         return (*start, service) in self._named
 
 
@@ -260,7 +260,7 @@ def _unreachable_services(context: CheckContext, reached: set[tuple[str, str, st
 
 
 def _is_reached_from_outside(context: CheckContext, instance: str, database: str, service: str) -> bool:
-    """Returns whether messages from unknown instances reach the service; a fleet of several instances is considered complete."""
+    """Returns whether messages from unknown instances reach the service; a fleet of several instances counts as complete."""
     if len(context.fleet) > 1:
         return False
     decisions = context.graph.at(instance).arriving(service)
@@ -336,7 +336,7 @@ def _refused_conversations(context: CheckContext, reached: _Reached, numbers: di
 
 
 def _other_ids(context: CheckContext, instance: str, service: str, starts: list[Start]) -> list[bytes]:
-    """Returns the broker ids of the routes by which messages start, if the service is there in an enabled database with another id."""
+    """Returns the broker ids of the routes that messages take first, if the instance has the service in an enabled database with another id."""
     tables = context.tables[instance]
     present = {
         tables.databases[host].broker for host in tables.hosts.get(service, ()) if tables.databases[host].enabled
@@ -355,7 +355,7 @@ def _and_others(number: int) -> str:
 
 
 def _drop_remedies(context: CheckContext, instance: str, service: str, starts: list[Start]) -> Iterator[Candidate]:
-    """Yields remedies for messages that an instance drops: a route of its msdb, its database, or the routes that lead to it."""
+    """Yields remedies for messages that an instance drops: for a route in its msdb, its database, or the routes that lead to it."""
     tables = context.tables[instance]
     here = tables.hosts.get(service, [])
     wildcards = [
@@ -392,7 +392,7 @@ def _sender_remedies(
     here: list[str],
     others: list[tuple[str, str]],
 ) -> Iterator[Candidate]:
-    """Yields changes of the routes that lead to the instance that drops: to the id of one of its databases, or to another instance."""
+    """Yields changes of the routes that lead to the instance that drops messages: to the id of one of its databases, or to another instance."""
     for database in here:
         broker = context.broker_id(dropping, database)
         if broker is not None and context.tables[dropping].databases[database].enabled:
@@ -430,13 +430,13 @@ def _ambiguous_services(ambiguous: dict[tuple[str, str], frozenset[str]]) -> Ite
 
 
 def check_listening_msdb(context: CheckContext) -> Iterator[Problem]:
-    """Checks for a single instance whose msdb has no route for what arrives; in a fleet, the messages that are lost are found."""
+    """Checks for a single instance whose msdb has no route for arriving messages; in a fleet, other checks find the lost messages."""
     if len(context.fleet) > 1:
         return
     for instance, tables in context.tables.items():
         catalog = context.fleet[instance]
         if not catalog.addresses and not catalog.details.services:
-            continue  # a table of routes only, which may not show those of msdb
+            continue  # a table of routes only, which may not contain the routes of msdb
         lost = [
             service
             for service, hosts in tables.hosts.items()
@@ -533,7 +533,7 @@ def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str
             certain = {
                 code
                 for code in set(codes)
-                # An unknown address may be that of the initiator's instance, if this is not known.
+                # An unknown address may belong to the initiator's instance if its address is not known.
                 if {end for end in reach.ends[code] if is_stated or end.outcome != "ELSEWHERE"} <= certain_end
             }
             for target in used:
@@ -632,7 +632,7 @@ def _return_candidates(
     ends: set[RoutingEnd],
     used: dict[Start, str],
 ) -> Iterator[Candidate]:
-    """Yields remedies: routes of the target's database that are missing or wrong, then what is wrong on the path."""
+    """Yields remedies: for routes of the target's database that are missing or wrong, then for faults on the path."""
     created: list[Step] = []
     corrected: list[Step] = []
     replaced: list[Step] = []
@@ -690,7 +690,7 @@ def _return_candidates(
 
 
 def _path(context: CheckContext, origin: Start, service: str, target: str) -> list[str]:
-    """Returns the instances of a shortest path of conversations, from that of their database to a target."""
+    """Returns the instances on a shortest path of conversations from their start to a target."""
     pending = [(origin.instance, RouteLookup(origin.database, service))]
     before: dict[str, str] = {}
     for instance, lookup in pending:  # grows during iteration
