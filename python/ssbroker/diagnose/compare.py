@@ -69,7 +69,10 @@ _LOAD_FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("skew_after", pa.float64()),
 ]
 LOAD: Final = pa.schema(_LOAD_FIELDS)
-"""The schema of `Comparison.load`: the conversations of each copy of a service, where `copy` is its destination. `skew` is the load of the busiest copy divided by the mean load; 1 means an even load."""
+"""The schema of `Comparison.load`: the conversations of each copy of a service, where `copy` is its destination.
+
+The skew is the load of the busiest copy divided by the mean load; 1 means an even load.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -706,7 +706,7 @@ def _path(context: CheckContext, origin: Start, service: str, target: str) -> li
 
 
 def _way_back(context: CheckContext, path: list[str], origin: Start, *, at: str) -> RouteDestination | None:
-    """Returns where a reply must go next: to the forwarder from which the message came, or to the database that sent it."""
+    """Returns the next destination of a reply: the forwarder from which the message came, or the database that sent it."""
     before = path[path.index(at) - 1] if at in path[1:] else origin.instance
     if before == origin.instance:
         return context.destination(*origin, seen_from=at)
@@ -715,7 +715,7 @@ def _way_back(context: CheckContext, path: list[str], origin: Start, *, at: str)
 
 
 def _mirrored_routes(context: CheckContext, start: Start, service: str, host: Start) -> list[FleetRoute]:
-    """Returns the mirrored routes of a database for a service that lead to the instance of a host, as principal or mirror."""
+    """Returns the mirrored routes of a database for a service by which the address or the mirror address leads to the instance of `host`."""
     return [
         route
         for route in _routes_to(context, start, service)
@@ -726,7 +726,7 @@ def _mirrored_routes(context: CheckContext, start: Start, service: str, host: St
 
 
 def _is_copy(context: CheckContext, origin: Start, service: str, instance: str | None) -> bool:
-    """Returns whether an instance has a service of an initiator too."""
+    """Returns whether an instance also has a service of an initiator."""
     return any(place[0] == instance and place != origin for place in context.enabled_hosts(service))
 
 
@@ -742,7 +742,7 @@ def _routes_to(context: CheckContext, start: Start, service: str) -> list[FleetR
 def _path_steps(
     context: CheckContext, initiators: list[tuple[Start, str]], ends: set[RoutingEnd], paths: dict[Start, list[str]]
 ) -> Iterator[Step]:
-    """Yields statements for the instances that drop replies, and for the forwarders that do not lead them back."""
+    """Yields statements for the instances that drop replies, and for the forwarders that do not send them back."""
     dropping = [(end.instance, end.reason) for end in ends if end.outcome == "DROPPED" and end.instance is not None]
     for instance, reason in dropping:
         if reason == "forwarding_disabled":

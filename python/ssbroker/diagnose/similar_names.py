@@ -11,7 +11,7 @@ from ssbroker.diagnose.catalog_rows import Tables
 
 
 class SimilarServices:
-    """The services of a fleet, searchable by a similar name."""
+    """The services of a fleet, which can be searched for similar names."""
 
     def __init__(self, tables: Mapping[str, Tables]) -> None:
         self._folded = _FoldedNames()
@@ -22,7 +22,7 @@ class SimilarServices:
                 self.groups[self._folded[service]].setdefault(service, (instance, databases[0]))
 
     def of(self, wanted: str) -> str | None:
-        """Describes how an existing service differs from `wanted`; None if there is no similar one, or if `wanted` exists."""
+        """Describes how an existing service differs from `wanted`; None if no service is similar, or if `wanted` itself exists."""
         similar = self.groups.get(self._folded[wanted], {})
         if not similar or wanted in similar:
             return None
@@ -43,7 +43,7 @@ class _FoldedNames(dict[str, str]):
 
 
 def difference(one: str, other: str) -> str:
-    """Returns in what two similar names differ."""
+    """Returns how two similar names differ."""
     if one.casefold() == other.casefold():
         return "case"
     if without_invisible_characters(one) == without_invisible_characters(other):

@@ -1,4 +1,4 @@
-"""What the usual texts of `transmission_status` mean: the cause, the place to look, and what to do."""
+"""The meaning of the usual texts of `transmission_status`: the cause, where to look, and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class StatusCause(NamedTuple):
     Attributes:
         cause: Why the message waits.
         remedy: Where to look, and what to do.
-        is_routing: Whether the status is about routing, about which the current routing decision is more reliable.
+        is_routing: Whether the status is about routing; then the current routing decision is more reliable than the status.
     """
 
     cause: str
@@ -33,7 +33,7 @@ _FORWARDING_REMEDY: Final = (
     "On that instance: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED); or change the route to lead to the "
     "instance that has the service."
 )
-# The more specific pattern comes first: many texts contain the same words.
+# More specific patterns come first, because many texts contain the same words.
 _PATTERNS: Final = (
     _pattern(
         r"lost the arbitration|existing connection with the same peer",
@@ -290,7 +290,7 @@ _PATTERNS: Final = (
 
 
 def cause_of(status: str | None) -> StatusCause | None:
-    """Returns what a status means; None if it is empty or unknown.
+    """Returns the meaning of a status; None if the status is empty or unknown.
 
     Examples:
         >>> cause_of("Connection attempt failed with error: '10061(No connection could be made because the target actively refused it.)'").cause

@@ -1,4 +1,4 @@
-"""Explains the messages of a transmission queue: the current decision, and the finding that is the cause."""
+"""Explains the messages in a transmission queue: the current decision, and the finding that is the cause."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ssbroker.diagnose.trace import Hop, Trace, Tracer, end_text, origin_of, res
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.router import PendingRequest, Router
 
-pc: Any = pyarrow.compute  # the stubs know no columns of several chunks
+pc: Any = pyarrow.compute  # the stubs do not support chunked columns
 _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("database", pa.string(), nullable=False),
     pa.field("to_service_name", pa.string(), nullable=False),
@@ -49,7 +49,7 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("remedy", pa.string()),
 ]
 STUCK: Final = pa.schema(_FIELDS)
-"""The schema of `stuck`: one row per message, with the current decision (`outcome`, `reason`), where it ends, and the cause."""
+"""The schema of `stuck`: one row per message, with the current decision (`outcome`, `reason`), the end of its path, and the cause."""
 _REQUIRED: Final = ("database", "to_service_name")
 _CONVERSATION_COLUMNS: Final = (*_REQUIRED, "to_broker_instance", "is_initiator")
 
@@ -66,14 +66,15 @@ def stuck(
 
     Each conversation is traced to its end and back, as by `trace`. The cause is the most closely related finding: about
     a route that the conversation uses, about its service, about an endpoint or queue on its path, or about its return
-    path. If the routes are correct, the cause and the remedy are those of `transmission_status`. The same applies if
-    the route in use is correct, an equal one has a fault, and the status names a cause other than routing.
+    path. If the routes are correct, `transmission_status` determines the cause and the remedy. The same applies if the
+    route in use is correct, an equal route has a fault, and the status names a cause other than routing.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
         queue: Rows of `sys.transmission_queue` with the columns `database` and `to_service_name`, and optionally
-            `to_broker_instance` (null or empty if there is none), `is_initiator`, `from_service_name` and `transmission_status`.
-        instance: The instance of the queue; optional if there is only one.
+            `to_broker_instance` (null or empty if the conversation names no broker id), `is_initiator`,
+            `from_service_name` and `transmission_status`.
+        instance: The instance of the queue; optional if there is only one instance.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
@@ -111,17 +112,17 @@ def stuck(
 def explain_messages(
     fleet: Fleet, messages: pa.Table, *, instance: str | None, now: datetime, pending_request: PendingRequest
 ) -> list[dict[str, Any]]:
-    """Returns the rows of `stuck` for messages that `valid_messages` returned; `instance` may be None if there are none.
+    """Returns the rows of `stuck` for messages that `valid_messages` returned; `instance` may be None if there are no messages.
 
-    Each row also has `is_sound`: whether no fault of the routes is known, so that only the status can name a cause; and `is_followed`:
-    whether the message was followed to its end, not to an address that no instance has.
+    Each row also contains `is_sound` (whether no fault of the routes is known, so that only the status can name a
+    cause) and `is_followed` (whether the message was followed to its end, and not to an address that no instance has).
     """
     explainer = _Explainer(with_assumed_ids(fleet), lint(fleet, at=now), now=now, pending_request=pending_request)
     return [explainer.row(row, str(instance)) for row in messages.to_pylist()]
 
 
 def valid_messages(catalog: Catalog, messages: pa.Table) -> pa.Table:
-    """Refuses rows that are not valid conversations of the instance, as the router does; a broker id that is empty text becomes null."""
+    """Refuses rows that are not valid conversations of the instance, as the router does; converts an empty broker id to null."""
     messages = _with_null_for_empty_broker_id(messages)
     for column in ("transmission_status", "from_service_name"):
         found = next((field.type for field in messages.schema if field.name == column), None)
@@ -152,7 +153,7 @@ def valid_messages(catalog: Catalog, messages: pa.Table) -> pa.Table:
 
 
 def _with_null_for_empty_broker_id(messages: pa.Table) -> pa.Table:
-    """Returns the messages with the broker ids of the router; in SQL Server, an empty text means that there is none."""
+    """Returns the messages with null instead of an empty `to_broker_instance`, which is how SQL Server represents a missing broker id."""
     number = messages.schema.get_field_index("to_broker_instance")
     if number < 0 or not _is_text(messages.schema.field(number).type):
         return messages
@@ -168,15 +169,15 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 class _Explanation(NamedTuple):
-    """What is known of a conversation without its status; shared by all its messages, so it must not be changed."""
+    """What is known of a conversation apart from its status. All messages of the conversation share it, so it must not be changed."""
 
     columns: dict[str, Any]
     is_sound: bool
     """Whether no fault of the routes is known, so that only the status can name a cause."""
     is_followed: bool = True
-    """Whether the message was followed to its end, not to an address that no instance has."""
+    """Whether the message was followed to its end, and not to an address that no instance has."""
     first: dict[str, Any] | None = None
-    """The columns of the path that is taken first, if only another choice between equal routes is not correct."""
+    """The columns of the path that is taken first, if only another choice between equal routes has a fault."""
 
 
 class _Explainer:
@@ -215,7 +216,7 @@ class _Explainer:
         }
 
     def _explain(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> _Explanation:
-        """Explains the first of the possible paths that is not sound, or else the one that is taken first."""
+        """Explains the first possible path that has a fault, or else the path that is taken first."""
         paths = self._paths(instance, lookup, from_service_name)
         taken_first = next(paths)
         first = self._explain_path(taken_first, taken_first.hops[0])
@@ -229,7 +230,7 @@ class _Explainer:
         return fault._replace(first=first.columns)
 
     def _paths(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> Iterator[Trace]:
-        """Yields a path to each possible end of a message, each with its acknowledgement; the one that is taken first is the first."""
+        """Yields a path to each possible end of a message, with its acknowledgement; starts with the path that is taken first."""
         forward = self._tracer.follow(instance, lookup)
         if lookup.is_initiator:
             forward = self._tracer.with_acknowledgements(forward, from_service_name)
@@ -245,7 +246,7 @@ class _Explainer:
     def _explain_path(self, forward: Trace, start: Hop) -> _Explanation:
         lost = self._lost_return(forward)
         finding = self._cause(forward, lost)
-        # A message to an address outside the fleet is routed too.
+        # A message to an address outside the fleet has also been routed.
         is_sound = forward.end.outcome in ("DELIVERED", "ELSEWHERE") and lost is None and finding is None
         result: dict[str, Any] = {
             "outcome": start.decision["outcome"],
@@ -268,7 +269,7 @@ class _Explainer:
         return self._tracer.follow_to(back.instance, reply, end)
 
     def _columns_of_cause(self, forward: Trace, last: Trace, finding: Finding | None) -> dict[str, Any]:
-        """Returns code, cause and remedy of a message on a path; `last` is the path on which it, or its acknowledgement, is lost."""
+        """Returns the code, cause and remedy for a message on a path; `last` is the path on which the message or its acknowledgement is lost."""
         service = forward.to_service_name
         if forward.end.outcome == "REFUSED":
             return {
@@ -297,7 +298,7 @@ class _Explainer:
         return {"code": None, "cause": None, "remedy": _advice(last.hops[-1]) if last.hops else None}
 
     def _cause(self, forward: Trace, acknowledgement: Trace | None) -> Finding | None:
-        """Returns the most closely related finding: about a route that is used, about the service, or about the end."""
+        """Returns the most closely related finding: about a route in use, about the service, or about the end."""
         if forward.end.outcome == "DELIVERED" and acknowledgement is None:
             return None
         if acknowledgement is not None:
@@ -317,7 +318,8 @@ class _Explainer:
             if each.route_id is not None and (each.instance, each.database, each.route_id) in used_routes
         ]
         if forward.end.outcome == "ELSEWHERE":
-            # The address may be right, and its instance not in the fleet, unless another port of the host is known.
+            # The address may be correct and belong to an instance outside the fleet, unless another port on the host is
+            # known.
             return _most_severe(each for each in on_routes if (each.code, each.severity) == ("SSB022", "error"))
         return (
             _most_severe(on_routes)
@@ -362,7 +364,7 @@ def _with_status(explanation: _Explanation, status: str | None) -> dict[str, Any
     if not is_sound:
         if first is None or said is None or said.is_routing:
             return result
-        # The message may not have taken the path that is not correct.
+        # The message may not have taken the path with the fault.
         code = "" if result["code"] is None else f", {result['code']}"
         return first | {"cause": f"the status says that {said.cause}; {result['end']}{code}", "remedy": said.remedy}
     if said is None:

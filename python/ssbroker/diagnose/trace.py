@@ -57,7 +57,7 @@ NOT_TRACED: Final = "Not checked: whether the target permits SEND, and the certi
 
 
 def return_subject(acknowledgement: Trace, first: Trace) -> str:
-    """Returns what returns from the target, with its verb; within an instance nothing has to be acknowledged over a route."""
+    """Returns the subject and verb for what returns from the target; within an instance, no acknowledgement needs a route."""
     subject = "replies return" if acknowledgement.instance == first.instance else "the acknowledgement returns"
     if acknowledgement is first.acknowledgement:
         return subject.capitalize()
@@ -65,7 +65,7 @@ def return_subject(acknowledgement: Trace, first: Trace) -> str:
 
 
 def return_failure(acknowledgement: Trace, first: Trace) -> str:
-    """Describes what happens because the acknowledgement does not arrive."""
+    """Describes the consequences if the acknowledgement does not arrive."""
     if acknowledgement.instance == first.instance:
         return "They do not arrive: replies wait at the target until the conversation times out."
     return "It does not arrive: the initiator resends the message about every minute until the conversation times out."
@@ -149,8 +149,8 @@ class Hop:
 
     Attributes:
         instance: The instance.
-        database: The database where the conversation starts; None if the message arrives from another instance.
-        explanation: How the instance routed it.
+        database: The database in which the conversation starts; None if the message arrives from another instance.
+        explanation: How the instance routed the message.
     """
 
     instance: str
@@ -168,8 +168,8 @@ class Trace:
     """The path of a conversation through a fleet; `str()` returns it as text for an administrator.
 
     Attributes:
-        instance: The instance where the conversation starts.
-        database: The database where it starts.
+        instance: The instance in which the conversation starts.
+        database: The database in which the conversation starts.
         to_service_name: The target service.
         is_initiator: Whether the message comes from the initiator; False if it comes from the target.
         hops: The instances on the path.
@@ -178,8 +178,8 @@ class Trace:
         acknowledgement: The path of the acknowledgement; None if the message is not delivered, or the initiator's database has no
             service.
         advice: What to do about an address that no instance has; None for other ends.
-        other_acknowledgements: The paths of the acknowledgement from the other targets that the message can reach, whichever way ties are
-            broken.
+        other_acknowledgements: The paths of the acknowledgement from other targets that the message can reach,
+            whichever way ties are broken.
     """
 
     instance: str
@@ -278,11 +278,11 @@ def trace(
     Args:
         fleet: A fleet, or the catalog of a single instance.
         to_service_name: The target service.
-        instance: The instance where the conversation starts; optional if there is only one.
-        database: The database where it starts; optional if the instance has only one besides `msdb`.
+        instance: The instance in which the conversation starts; optional if there is only one instance.
+        database: The database in which the conversation starts; optional if `msdb` is the only other database.
         from_service_name: The initiator service, to which the acknowledgement returns; None for the first service of the database by
             name.
-        to_broker_instance: The broker id that the conversation names; None if it names none.
+        to_broker_instance: The broker id that the conversation names; None if it names no broker id.
         conversation_id: The id that decides among equal candidates (tie break `hash`); None picks the first candidate.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
@@ -337,10 +337,10 @@ def _check_service(catalog: Catalog, instance: str, database: str, service: str 
 
 
 def resolve_database(fleet: Fleet, instance: str | None, database: str | None) -> tuple[str, str]:
-    """Returns the instance and database, with defaults for those that are not specified.
+    """Returns the instance and database, with defaults if they are not specified.
 
     Raises:
-        UnknownDatabaseError: They do not exist, or must be specified.
+        UnknownDatabaseError: The instance or database does not exist, or must be specified.
     """
     if instance is None:
         if len(fleet) != 1:
@@ -367,11 +367,11 @@ def resolve_database(fleet: Fleet, instance: str | None, database: str | None) -
 
 
 _IDS_MAX: Final = 100
-"""The conversation ids to try for one end; the rarest ends of many equal routes may not be found."""
+"""The maximum number of conversation ids to try for one end; with many equal routes, the rarest ends may not be found."""
 
 
 class Tracer:
-    """Follows messages with one conversation id at one time."""
+    """Follows messages with the same conversation id, at the same time."""
 
     def __init__(
         self, graph: RoutingGraph, *, conversation_id: bytes | None, pending_request: PendingRequest, now: datetime
@@ -388,7 +388,7 @@ class Tracer:
         return self._follow(instance, lookup, self._conversation_id)
 
     def follow_to(self, instance: str, lookup: RouteLookup, end: RoutingEnd) -> Trace:
-        """Follows a message to one of its possible ends, with a conversation id by which it gets there.
+        """Follows a message to one of its possible ends, with a conversation id that leads there.
 
         If no such id is found, the trace has no hops.
         """
@@ -453,7 +453,7 @@ class Tracer:
         return replace(forward, acknowledgement=first, other_acknowledgements=tuple(found.values()))
 
     def reply_lookup(self, forward: Trace, database: str, service: str) -> RouteLookup:
-        """Returns what a database looks up to send a reply to the service from which a message came."""
+        """Returns the lookup by which a database sends a reply to the service from which a message came."""
         broker = self._graph.at(forward.instance).tables.databases[forward.database].broker
         return RouteLookup(database, service, broker, is_initiator=False)
 

@@ -12,7 +12,7 @@ and the random numbers for the jitter, and transfers the output of one engine to
     engine.next_timeout()                               when `data_to_send` has data next; None: not before another call
     engine.flush(now=now)                               writes the state of idle dialogs to the work table (P32)
 
-A batch is a table: little is done for each row, while signatures, fragmentation and reassembly are done for all rows together.
+A batch is a table: signatures, fragmentation and reassembly are processed for all rows together, and little work is done for each row.
 """
 
 from __future__ import annotations

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 AckRange: TypeAlias = tuple[int, int, int, int]
-"""First message and fragment, last message and fragment, both inclusive; everything between them has arrived."""
+"""The first message and fragment, and the last message and fragment, both inclusive; everything between them has arrived."""
 
 ACK_RANGES_MAX: Final = 512
-"""Further ranges are not acknowledged; their fragments are sent again."""
+"""The maximum number of ranges; further ranges are not acknowledged, and their fragments are sent again."""
 
 _RUN: Final = struct.Struct(">qiqi")
 
 
 def bit_ranges(mask: int) -> Iterator[tuple[int, int]]:
-    """Yields the runs of ones in a number as first and last bit."""
+    """Yields the first and last bit of each run of ones in a number."""
     first = 0
     while mask:
         skipped = (mask & -mask).bit_length() - 1
@@ -57,7 +57,7 @@ def unpack_ack_ranges(data: bytes) -> list[AckRange] | None:
 
 
 def lowest_bits(mask: int, limit: int) -> int:
-    """Returns a number with only its lowest `limit` one-bits.
+    """Returns a number that keeps only the lowest `limit` one-bits.
 
     Examples:
         >>> bin(lowest_bits(0b10110, 2))

@@ -9,7 +9,7 @@ from typing import Final
 from ssbroker.protocol.settings import SECOND
 
 RETRY_WAITS: Final = tuple(seconds * SECOND for seconds in (4, 8, 16, 32, 64))
-"""The waits between retries; the last one repeats."""
+"""The waits between retries; the last wait repeats."""
 
 JITTER: Final = 0.125
 """The maximum deviation of a wait, up or down. Without it, an outage in step with the waits would starve a dialog forever."""
@@ -51,7 +51,7 @@ class Backoff:
 
 
 class MonotonicClock:
-    """Keeps counting when the wall clock is set back, so that no retry is delayed by that.
+    """Keeps counting when the wall clock is set back, so that this delays no retry.
 
     Examples:
         >>> clock = MonotonicClock()

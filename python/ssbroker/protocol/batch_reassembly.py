@@ -1,4 +1,4 @@
-"""Reassembles the fragments of a batch, which may be of several dialogs, from durable state and new arrivals."""
+"""Reassembles the fragments of a batch, which may belong to several dialogs, from durable state and new arrivals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ReassemblyPush:
     """One run of the reassembler over fragments of several dialogs.
 
     Args:
-        reassembler: A reassembler without state of earlier runs.
+        reassembler: A reassembler without state from earlier runs.
         parts: The fragments that have arrived.
 
     Attributes:
@@ -51,7 +51,7 @@ class ReassemblyPush:
         self.broken: Final[list[EndpointKey]] = []
 
     def push(self, table: pa.Table) -> None:
-        """Adds fragments (`STORED_FRAGMENTS`), with message numbers relative to the next expected one."""
+        """Adds fragments (`STORED_FRAGMENTS`), with message numbers relative to the next expected number."""
         pushed = self._reassembler.push(table)
         acknowledgements, acked = pushed.acknowledgements, pushed.acknowledgements["acked_sequence_number"].to_pylist()
         for sender, number in zip(sender_keys(acknowledgements), acked, strict=True):
@@ -70,7 +70,7 @@ class ReassemblyPush:
         )
 
     def push_stored(self, table: pa.Table) -> None:
-        """Adds stored fragments. Each was compared with its own digest on arrival; now the whole message is checked."""
+        """Adds stored fragments. Each fragment was compared with its digest on arrival; now the whole message is checked."""
         _, base = self._bases[table["conversation_id"][0].as_py(), table["is_initiator"][0].as_py()]
         at = STORED_FRAGMENTS.get_field_index("message_sequence_number")
         table = table.set_column(at, STORED_FRAGMENTS.field(at), pc.subtract(table[at], base))
@@ -99,7 +99,7 @@ class ReassemblyPush:
 
 
 def fragment_table(parts: Sequence[OpenedFragment]) -> pa.Table:
-    """Returns fragments as `STORED_FRAGMENTS` rows, with message numbers relative to the next expected one."""
+    """Returns fragments as `STORED_FRAGMENTS` rows, with message numbers relative to the next expected number."""
     return fragments_table([_row_values(part, part.sequence - part.incoming.next) for part in parts])
 
 
@@ -115,13 +115,13 @@ def _row_values(part: OpenedFragment, sequence: int) -> tuple[Any, ...]:
 
 
 _READ_BYTES: Final = 8 << 20
-"""About this much is read back at a time."""
+"""Approximately this many bytes are read back at a time."""
 TOO_LARGE: Final = "too_large"
 """The reason for refusing a fragment that makes its message larger than the limit."""
 LIMIT_EXCEEDED: Final = "limit_exceeded"
 """The reason for refusing a fragment that does not fit, or whose message is too far ahead."""
 CONFLICT: Final = "conflict"
-"""The reason for refusing a fragment that contradicts an earlier one."""
+"""The reason for refusing a fragment that contradicts an earlier fragment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,9 @@ class Assembler:
 
     Args:
         storage: Holds the fragments that arrived earlier.
-        max_pending_bytes: How much may wait for one dialog besides its next message, and about how much is reassembled at a time (P26).
+        max_pending_bytes: The number of bytes that may wait for one dialog besides its next message; about as many are reassembled at a time (P26).
         max_message_bytes: The size of the largest message.
-        max_sequence_distance: How far a message may be ahead of the next expected one.
+        max_sequence_distance: How far a message may be ahead of the next expected message.
     """
 
     __slots__ = ("_max_message_bytes", "_max_pending_bytes", "_max_sequence_distance", "_storage")
@@ -166,7 +166,7 @@ class Assembler:
     def push(self, parts: Sequence[OpenedFragment]) -> AssemblyResult:
         """Adds fragments that have not arrived before, and updates the receive state of their dialogs.
 
-        An error of the application is accepted regardless of missing earlier messages, because the sender has dropped those.
+        An application error is accepted regardless of missing earlier messages, because the sender has dropped them.
         """
         first = self._push(parts)
         if not any(part.is_error for part in parts):
@@ -212,7 +212,7 @@ class Assembler:
         return AssemblyResult(pa.concat_tables(push.messages), to_store, rejected, push.dropped, push.broken)
 
     def _with_too_large(self, rejected: list[tuple[OpenedFragment, str]]) -> list[tuple[OpenedFragment, str]]:
-        """Returns the refused fragments, with their own reason for those that make a message larger than the limit."""
+        """Returns the refused fragments, with a specific reason for fragments that make a message larger than the limit."""
         sizes: Counter[tuple[InboundDirection, int]] = Counter()
         for part, reason in rejected:
             if reason == LIMIT_EXCEEDED:
@@ -236,7 +236,7 @@ class Assembler:
         )
 
     def _find_refused(self, parts: Sequence[OpenedFragment]) -> Rejected:
-        """Rejects fragments that contradict earlier ones, or that would complete more than the limit for one reassembly."""
+        """Rejects fragments that contradict earlier fragments, or that would complete more bytes than the limit for one reassembly."""
         refused: Rejected = {}
         openings: dict[InboundDirection, list[OpenedFragment]] = {}
         for part in parts:
@@ -259,7 +259,7 @@ class Assembler:
         return refused
 
     def _hold(self, parts: Sequence[OpenedFragment], refused: Rejected) -> list[OpenedFragment]:
-        """Records and returns the fragments that must wait; those that do not fit are refused."""
+        """Records and returns the fragments that must wait; refuses fragments that do not fit."""
         to_store: list[OpenedFragment] = []
         max_bytes, max_message_bytes = self._max_pending_bytes, self._max_message_bytes
         for part in parts:
@@ -289,7 +289,7 @@ class Assembler:
             self._handle_missing(incoming, push)
 
     def _handle_missing(self, incoming: InboundDirection, push: ReassemblyPush) -> None:
-        """Continues without fragments that could not be read back; none are kept for a conversation that has ended."""
+        """Continues without fragments that could not be read back; fragments are not kept for a conversation that has ended."""
         (endpoint,) = self._storage.endpoints([incoming.key])
         if endpoint is not None and endpoint.state is ConversationState.CD:
             incoming.advance_to(
@@ -306,7 +306,7 @@ class DirectionLoader:
 
     Args:
         storage: Holds the fragments.
-        max_bytes: The approximate memory limit for all receive states; those of the current batch always stay.
+        max_bytes: The approximate memory limit for all receive states; the receive states of the current batch always stay.
     """
 
     __slots__ = ("_max_bytes", "_sizes", "_storage", "_total_bytes")
@@ -333,7 +333,7 @@ class DirectionLoader:
             dialog.incoming = found[key]
 
     def account(self, dialogs: Mapping[EndpointKey, Dialog]) -> None:
-        """Updates the memory use of dialogs, and unloads the least recently used ones if it exceeds the limit."""
+        """Updates the memory use of dialogs, and unloads the least recently used dialogs if it exceeds the limit."""
         for key, dialog in dialogs.items():
             self._remove(key)
             if dialog.incoming is not None and (weight := dialog.incoming.memory_bytes):

@@ -1,4 +1,4 @@
-"""Error numbers of Service Broker, their texts, and the exceptions and Error messages that carry them."""
+"""Service Broker's error numbers, their texts, and the exceptions and Error messages that contain them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ConversationError:
     """An error that ends a conversation.
 
     Attributes:
-        code: A positive code of the application, or the negated number of a broker error.
+        code: A positive code from the application, or the negated number of a broker error.
         description: The text for a person.
     """
 
@@ -123,7 +123,7 @@ def error_body(code: int, text: str) -> bytes:
 
 
 def parse_error_body(body: bytes | None) -> ConversationError | None:
-    """Parses the body of an Error message leniently; None if it has no code and description."""
+    """Parses the body of an Error message leniently; None if it lacks a code or a description."""
     found = _CODE_AND_DESCRIPTION.search(body or b"")
     if found is None:
         return None
@@ -134,7 +134,7 @@ def parse_error_body(body: bytes | None) -> ConversationError | None:
 
 
 def escaped(text: str) -> str:
-    """Escapes a text for XML; replaces characters that XML 1.0 does not allow, not even escaped."""
+    """Escapes a text for XML; replaces characters that XML 1.0 does not allow even in escaped form."""
     return text.translate(_FORBIDDEN).translate(_ESCAPES)
 
 

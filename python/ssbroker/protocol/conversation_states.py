@@ -16,13 +16,13 @@ class ConversationState(StrEnum):
     CO = "CO"
     """CONVERSING: both sides may send."""
     DI = "DI"
-    """DISCONNECTED_INBOUND: the remote endpoint has ended; this one has to end."""
+    """DISCONNECTED_INBOUND: the remote endpoint has ended; this endpoint must still end."""
     DO = "DO"
-    """DISCONNECTED_OUTBOUND: ended here; the remote endpoint does not know yet."""
+    """DISCONNECTED_OUTBOUND: ended here; the remote endpoint does not know this yet."""
     ER = "ER"
-    """ERROR: broken; this side has to end the conversation."""
+    """ERROR: broken; this side must still end the conversation."""
     CD = "CD"
-    """CLOSED: ended. A target's endpoint stays for a while to detect replays, and so does an initiator's if the conversation used the network."""
+    """CLOSED: ended. A target's endpoint stays for a while to detect replays; so does an initiator's endpoint if the conversation used the network."""
 
 
 class ConversationInput(StrEnum):
@@ -31,7 +31,7 @@ class ConversationInput(StrEnum):
     SEND = "SEND"
     """The application sends a message."""
     END = "END"
-    """The application ends the conversation, with an error or without."""
+    """The application ends the conversation, with or without an error."""
     CLEANUP = "CLEANUP"
     """The application ends the conversation with cleanup: the endpoint is deleted in any state."""
     TIMER = "TIMER"
@@ -41,15 +41,15 @@ class ConversationInput(StrEnum):
     MESSAGE = "MESSAGE"
     """The next message in order has arrived completely."""
     PART = "PART"
-    """A fragment of a message has arrived, or a message that is not the next."""
+    """A fragment of a message, or a message out of order, has arrived."""
     END_DIALOG = "END_DIALOG"
     """EndDialog has arrived in order."""
     ERROR = "ERROR"
-    """Error has arrived: from the remote application in order, or from its broker."""
+    """Error has arrived: in order from the remote application, or from the remote broker."""
     FAILURE = "FAILURE"
     """The local broker ends the conversation with an error: its lifetime expired, or its service or broker id no longer exists."""
     ACKNOWLEDGED = "ACKNOWLEDGED"
-    """The remote endpoint has received what END sent."""
+    """The remote endpoint has received the message that END sent."""
 
 
 DESCRIPTIONS: Final = {
@@ -81,7 +81,7 @@ TRANSITIONS: Final[dict[ConversationInput, dict[ConversationState, ConversationS
     ConversationInput.ACKNOWLEDGED: {_SO: 28010, _SI: 28010, _CO: 28010, _DI: 28010, _DO: _CD,   _ER: 28010, _CD: _CD},
 }
 # fmt: on
-"""The next state for each input and state, or the error number for which a call of the application is refused, or another input dropped."""
+"""The next state for each input and state; or the error number with which a call of the application is refused, or another input dropped."""
 
 INITIAL_STATE: Final = ConversationState.SO
 """The state after BEGIN DIALOG."""
@@ -92,7 +92,7 @@ STATE_AFTER_FIRST_FRAGMENT: Final = ConversationState.SI
 
 
 def next_state(state: ConversationState, event: ConversationInput) -> ConversationState | int:
-    """Returns the next state, or the error number for which the input is refused or dropped without a transition.
+    """Returns the next state; or, if there is no transition, the error number with which the input is refused or dropped.
 
     Examples:
         >>> next_state(ConversationState.SO, ConversationInput.SEND), next_state(ConversationState.DO, ConversationInput.SEND)

@@ -18,19 +18,19 @@ class Dialog:
 
     Attributes:
         key: The key of the endpoint.
-        endpoint: Its row, as last committed.
-        transmission: Its transmission object.
+        endpoint: The row of the endpoint, as last committed.
+        transmission: The transmission object of the endpoint.
         knows_queue_start: Whether the first message of its transmission queue is known.
-        is_drained: Whether the transmission queue held nothing unsent when it was last read.
+        is_drained: Whether the transmission queue contained no unsent messages when it was last read.
         has_new_messages: Whether messages were queued since the last check for an error with which the application ended the dialog.
-        ended_with_error: Whether the application ended the dialog with an error, which is then all that is left to send.
-        outbound_cipher: Seals what the endpoint sends; None if the conversation has no keys.
-        inbound_cipher: Opens what the endpoint receives.
-        incoming: Its receive state; None if that is not loaded.
-        ack: The acknowledgement of what is durable: the last number received in order (None if none), and the ranges beyond it.
-        ack_due: When the acknowledgement is sent on its own; None if it is not owed.
-        unacked_fragments: How many fragments were received since the last acknowledgement.
-        unacked_bytes: How many bytes were received since the last acknowledgement.
+        ended_with_error: Whether the application ended the dialog with an error, so that only this error is left to send.
+        outbound_cipher: Seals outgoing fragments; None if the conversation has no keys.
+        inbound_cipher: Opens received fragments.
+        incoming: The receive state; None if it is not loaded.
+        ack: The acknowledgement of durable messages: the last number received in order (None if none), and the ranges beyond it.
+        ack_due: When the acknowledgement is sent separately; None if none is owed.
+        unacked_fragments: The number of fragments received since the last acknowledgement.
+        unacked_bytes: The number of bytes received since the last acknowledgement.
     """
 
     key: EndpointKey
@@ -61,7 +61,7 @@ class Dialog:
         return self.transmission.is_due(now)
 
     def replace_endpoint(self, endpoint: DialogEndpoint) -> None:
-        """Replaces the row and the ciphers; what was sent and received stays."""
+        """Replaces the row and the ciphers; keeps the send and receive states."""
         self.endpoint = endpoint
         if endpoint.session_key is not None:
             self.outbound_cipher = SecuredDirection(
@@ -70,13 +70,13 @@ class Dialog:
             self.inbound_cipher = make_inbound_cipher(endpoint.key, endpoint.far_session_key or endpoint.session_key)
 
     def bind(self, endpoint: DialogEndpoint) -> None:
-        """Replaces the row after the peer has answered, and uses the key that its answer may have brought."""
+        """Replaces the row after the peer has answered, and uses the key that the answer may contain."""
         self.endpoint = endpoint
         if endpoint.far_session_key is not None:
             self.inbound_cipher = make_inbound_cipher(endpoint.key, endpoint.far_session_key)
 
     def reply_with_peer_key(self) -> None:
-        """Seals replies with the peer's session key, because no endpoint is created here whose own key could be sent."""
+        """Seals replies with the peer's session key, because no endpoint with its own key is created here."""
         peer_key = self.endpoint.far_session_key
         if peer_key is not None:
             self.endpoint = replace(self.endpoint, session_key=peer_key, far_session_key=None)
@@ -97,17 +97,17 @@ def make_dialog(endpoint: DialogEndpoint, transmission: Transmission | None = No
 
 
 def make_inbound_cipher(key: EndpointKey, session_key: bytes) -> SecuredDirection:
-    """Returns the cipher that opens what the peer of an endpoint sends, sealed with the given session key."""
+    """Returns the cipher that opens fragments from the peer of an endpoint, sealed with the given session key."""
     return SecuredDirection(session_key, conversation_id=key[0], is_initiator=not key[1])
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorNotice:
-    """An error of the broker that is sent to a peer (P11); it is not stored, because the peer retries.
+    """A broker error that is sent to a peer (P11). It is not stored, because the peer retries.
 
     Attributes:
-        dialog: The endpoint that reports it; None if there is none.
-        row: The fragment that it answers, if that did not come from the endpoint's peer.
+        dialog: The endpoint that reports the error; None if there is none.
+        row: The fragment that it answers, if the fragment did not come from the endpoint's peer.
         code: The Service Broker error number, negative.
         text: The description.
     """

@@ -30,15 +30,15 @@ from ssbroker.protocol.storage import BatchChanges, DialogStorage, EndpointKey, 
 from ssbroker.protocol.transmission import Flight, Transmission, pack_transmission, unpack_transmission
 
 IDLE_AFTER: Final = 10 * SECOND
-"""An endpoint leaves memory after this time without a change."""
+"""An endpoint is removed from memory after this time without a change."""
 _DEFAULT_PRIORITY: Final = 5
 
 
 class DialogCache:
-    """The endpoints in memory: which of them are ready to send, and when they are due.
+    """The endpoints in memory, with those that are ready to send and the times at which endpoints are due.
 
     Args:
-        storage: Holds their rows and the work table.
+        storage: Contains the rows of the endpoints, and the work table.
         honor_priority: Whether endpoints with a higher priority send first.
     """
 
@@ -60,13 +60,14 @@ class DialogCache:
         self._honor_priority = honor_priority
         self._ready: dict[int, dict[EndpointKey, None]] = {}
         self._timers: list[tuple[int, bytes, bool]] = []
-        # Endpoints that may have something to send and are still to be loaded.
+        # Endpoints that may have something to send but are not loaded yet.
         self._unloaded: dict[EndpointKey, None] = {}
-        # Whether each became ready while it was held.
+        # The held endpoints, each with whether it became ready while it was held.
         self._held: dict[EndpointKey, bool] = {}
-        # Removed endpoints: their rows in the work table are outdated.
+        # Removed endpoints, whose rows in the work table are outdated.
         self._stale_saved: set[EndpointKey] = set()
-        # Endpoints whose transmission objects have been clean since they were loaded, and how many became dirty and are not reported yet.
+        # Endpoints whose transmission objects have been clean since they were loaded; and the number of objects that
+        # became dirty but have not been reported yet.
         self._clean: set[EndpointKey] = set()
         self._newly_dirty = 0
         self.loaded: dict[EndpointKey, Dialog] = {}
@@ -87,7 +88,7 @@ class DialogCache:
         return {key: known[key] for key in keys if key in known}
 
     def reload(self, keys: Iterable[EndpointKey]) -> list[EndpointKey]:
-        """Reads the rows of endpoints in memory again, and returns the endpoints that no longer exist."""
+        """Rereads the rows of endpoints in memory; returns the endpoints that no longer exist."""
         loaded = [key for key in keys if key in self.loaded]
         missing: list[EndpointKey] = []
         if not loaded:
@@ -105,7 +106,7 @@ class DialogCache:
         self._clean.add(dialog.key)
 
     def take_newly_dirty(self) -> int:
-        """Returns how many transmission objects became dirty, for the first time in memory, since the last call."""
+        """Returns how many transmission objects have become dirty since the last call, for the first time since they were loaded."""
         self._count_newly_dirty([self.loaded[key] for key in self._clean])
         count, self._newly_dirty = self._newly_dirty, 0
         return count
@@ -124,7 +125,7 @@ class DialogCache:
             self.mark_ready(dialog)
 
     def mark_keys_ready(self, keys: Iterable[EndpointKey]) -> None:
-        """Records that endpoints may have something to send; those not in memory are loaded when they get a turn."""
+        """Records that endpoints may have something to send; endpoints that are not in memory are loaded when they get a turn."""
         for key in keys:
             if key in self.loaded:
                 self.mark_ready(self.loaded[key])
@@ -173,7 +174,7 @@ class DialogCache:
         return dialog.key in self._held
 
     def release(self, keys: Iterable[EndpointKey]) -> list[Dialog]:
-        """Lets endpoints send again and returns those that are in memory."""
+        """Lets endpoints send again; returns those that are in memory."""
         was_ready = {key: self._held.pop(key) for key in keys if key in self._held}
         self.mark_keys_ready([key for key, ready in was_ready.items() if ready])
         return [self.loaded[key] for key in was_ready if key in self.loaded]
@@ -189,7 +190,7 @@ class DialogCache:
 
     @property
     def next_due(self) -> int | None:
-        """Returns the time of the next check, and discards outdated ones."""
+        """Returns the time of the next check, and discards outdated checks."""
         while self._timers:
             due, conversation_id, is_initiator = self._timers[0]
             dialog = self.loaded.get((conversation_id, is_initiator))
@@ -263,7 +264,7 @@ class DialogCache:
 
 
 def _unpack_saved(key: EndpointKey, data: bytes) -> Transmission:
-    """Unpacks the transmission object of an endpoint in the work table; an error names the conversation."""
+    """Unpacks an endpoint's transmission object from the work table; an error names the conversation."""
     try:
         return unpack_transmission(data)
     except MalformedDataError as error:
@@ -274,9 +275,10 @@ _NO_KEYS: Final[SessionKeys] = MappingProxyType({})
 
 
 class DialogEngine:
-    """The networked dialogs of a database: what they send, and what arrives for them.
+    """Runs the protocol for the networked dialogs of a database: produces rows to send, and processes received rows.
 
-    The engine does no I/O itself, but its storage may wait for the disk. It generates no random numbers. Only one thread at a time may use it.
+    The engine does no I/O itself, but its storage may wait for the disk. It generates no random numbers. Only one
+    thread at a time may use the engine.
 
     Args:
         storage: The durable state.
@@ -320,11 +322,11 @@ class DialogEngine:
         return self._log
 
     def data_to_send(self, *, now: int, max_rows: int = 4096, max_bytes: int = 64 << 20) -> pa.Table | None:
-        """Returns what is due: fragments, acknowledgements and errors of the broker.
+        """Returns the rows that are due: fragments, acknowledgements and broker errors.
 
         Args:
             now: The current time, in microseconds since 1970.
-            max_rows: The approximate maximum number of fragments; the rest is returned by the next call.
+            max_rows: The approximate maximum number of fragments; the next call returns the rest.
             max_bytes: The approximate maximum size of these fragments, and of the messages that are read for them.
 
         Returns:
@@ -343,7 +345,7 @@ class DialogEngine:
         pacing.start()
         try:
             if acknowledging or self._notices or self._cache.has_ready:
-                self._storage.sync()  # what is sent acknowledges what was received, or depends on it
+                self._storage.sync()  # the rows acknowledge received messages, or depend on them
             while (
                 count < max_rows
                 and pacing.bytes < max_bytes
@@ -395,7 +397,7 @@ class DialogEngine:
         return bool(turns)
 
     def next_timeout(self) -> int | None:
-        """Returns when there is something to send next, in microseconds since 1970: 0 for immediately, None for never."""
+        """Returns the next time at which there is something to send, in microseconds since 1970: 0 for immediately, None for never."""
         if self._notices or self._cache.has_ready:
             return 0
         due_times = [due for due in (self._cache.next_due, self._sender.large.next_check) if due is not None]
@@ -423,7 +425,7 @@ class DialogEngine:
 
         Raises:
             ProtocolError: The changes of the last batch were neither confirmed nor undone.
-            OptionError: The table has other columns.
+            OptionError: The table has the wrong columns.
         """
         if self._plan is not None:
             raise ProtocolError("confirm or undo the changes of the previous batch first")
@@ -437,7 +439,7 @@ class DialogEngine:
         try:
             self._plan = self._planner.plan(opened, fast, self._cache.loaded, now)
         except BaseException:
-            self._loader.unload([*fast.dialogs, *opened.dialogs])  # some may count as received by now
+            self._loader.unload([*fast.dialogs, *opened.dialogs])  # some messages may already count as received
             raise
         return self._plan.changes
 
@@ -445,7 +447,7 @@ class DialogEngine:
         """Records that the changes of the last batch are committed, so that they may be acknowledged once they are durable.
 
         Raises:
-            ProtocolError: `changes` are not those of the last batch, or were already confirmed or undone.
+            ProtocolError: `changes` do not belong to the last batch, or were already confirmed or undone.
         """
         plan = self._take_plan(changes)
         monotonic_now = self._clock.monotonic(now)
@@ -469,12 +471,12 @@ class DialogEngine:
         """Records that the changes of the last batch were rolled back, so that the batch counts as not received.
 
         Raises:
-            ProtocolError: `changes` are not those of the last batch, or were already confirmed or undone.
+            ProtocolError: `changes` do not belong to the last batch, or were already confirmed or undone.
         """
         self._loader.unload(self._take_plan(changes).dialogs)
 
     def flush(self, *, now: int) -> int:
-        """Writes changed transmission objects of idle dialogs to the work table (P32), frees these dialogs, returns their number."""
+        """Writes changed transmission objects of idle dialogs to the work table (P32), and frees these dialogs; returns their number."""
         if self._plan is not None:
             return 0
         idle = self._cache.find_idle(self._clock.monotonic(now))
@@ -483,14 +485,14 @@ class DialogEngine:
         return len(idle)
 
     def notify_queued(self, keys: Iterable[EndpointKey]) -> None:
-        """Records that endpoints have committed messages to send; after a restart, call it for all that have any."""
+        """Records that endpoints have committed messages to send. After a restart, call this for all such endpoints."""
         keys = list(keys)
         for dialog in [self._cache.loaded[key] for key in keys if key in self._cache.loaded]:
             dialog.is_drained, dialog.has_new_messages = False, True
         self._cache.mark_keys_ready(keys)
 
     def hold(self, keys: Iterable[EndpointKey]) -> None:
-        """Prevents endpoints from sending until `release`, because their next hop accepts no more for now."""
+        """Prevents endpoints from sending until `release`, because their next hop currently accepts no more rows."""
         self._cache.hold(keys)
 
     def release(self, keys: Iterable[EndpointKey]) -> None:
@@ -502,7 +504,7 @@ class DialogEngine:
                     self._cache.schedule(dialog.key, due_time)
 
     def retransmit(self, keys: Iterable[EndpointKey]) -> None:
-        """Records that what endpoints have in flight was lost, so that it is sent again immediately (P17)."""
+        """Records that the endpoints' fragments in flight were lost, so that they are sent again immediately (P17)."""
         for key in keys:
             dialog = self._cache.loaded.get(key)
             if dialog is not None and dialog.transmission.flights:
@@ -510,9 +512,9 @@ class DialogEngine:
                 self._cache.mark_ready(dialog)
 
     def reload(self, keys: Iterable[EndpointKey]) -> None:
-        """Reads the rows of endpoints again, and sends again immediately what they have in flight, because it may go elsewhere.
+        """Rereads the rows of endpoints, and resends their fragments in flight immediately, because the next hop may have changed.
 
-        Acknowledgements of what was sent before still count.
+        Acknowledgements of fragments sent before still count.
         """
         keys = list(keys)
         self.forget(self._cache.reload(keys))
@@ -523,7 +525,7 @@ class DialogEngine:
         return key in self._cache.loaded
 
     def take_newly_dirty(self) -> int:
-        """Returns how many transmission objects became dirty, for the first time in memory, since the last call (P32)."""
+        """Returns how many transmission objects have become dirty since the last call, for the first time since they were loaded (P32)."""
         return self._cache.take_newly_dirty()
 
     def forget(self, keys: Iterable[EndpointKey]) -> None:
@@ -560,7 +562,7 @@ class DialogEngine:
             self._cache.mark_ready(dialog)
 
     def _schedule_acknowledgements(self, received: ReceivedBatch, monotonic_now: int) -> None:
-        """Schedules the acknowledgements of what is committed; `data_to_send` syncs it before it returns them (P15, P16, P18)."""
+        """Schedules the acknowledgements of committed messages; `data_to_send` syncs these before it returns the acknowledgements (P15, P16, P18)."""
         settings = self._settings
         for key, owed in received.due_acknowledgements.items():
             dialog = self._cache.loaded.get(key)

@@ -23,11 +23,11 @@ class Protection(IntEnum):
     """How a fragment is protected."""
 
     PLAIN = 0
-    """Digests only, which detect accidents."""
+    """Digests only, which detect accidental damage."""
     SIGNED = 1
     """MD5 signatures encrypted with the session key (`integrity="compat"`); the body is not encrypted."""
     SEALED = 2
-    """Header signed and body sealed with keys derived from the session key."""
+    """The header is signed and the body is sealed, with keys derived from the session key."""
 
 
 def _field(name: str, data_type: pa.DataType, *, nullable: bool = False) -> pa.Field[Any]:
@@ -55,14 +55,14 @@ HEADER: Final = (
 """The columns of the header. `acked_ahead` is null if the row carries no acknowledgement (P15)."""
 
 ENVELOPE: Final = pa.schema([*schemas.FRAGMENTS, *HEADER])
-"""A fragment in transit. An acknowledgement or an error of the broker is a row without a number (`is_sequenced` false)."""
+"""A fragment in transit. An acknowledgement or a broker error is a row without a number (`is_sequenced` is false)."""
 
 NO_ROWS: Final = pa.Table.from_batches([], ENVELOPE)
 NAMES: Final = tuple(ENVELOPE.names)
 NULL_GUID: Final = bytes(16)
 SEQUENCE_MAX: Final = 2**63 - 2
 
-_CACHED_NAMES: Final = 1 << 11  # peers may send names of 4 KiB in each row: this many of them take less than 20 MiB
+_CACHED_NAMES: Final = 1 << 11  # peers may send names of 4 KiB in each row; this many need less than 20 MiB
 _STABLE: Final = struct.Struct(">16s16s16s16sqiiqHbb")
 _ACKNOWLEDGEMENT: Final = struct.Struct(">BqI")
 _LENGTH: Final = struct.Struct(">I")
@@ -71,7 +71,7 @@ _NULL: Final = 0xFFFF_FFFF
 INITIATOR, SEQUENCED, END_OF_DIALOG, CONVERSATION_ERROR, HAS_TO_BROKER, HAS_MESSAGE_ID, HAS_LIFETIME = (
     1 << bit for bit in range(7)
 )
-"""The flags in the header bytes; the last three mark that broker id, message id and lifetime are present."""
+"""The flags in the header bytes; the last three mean that the broker id, message id and lifetime are present."""
 
 
 @lru_cache(maxsize=_CACHED_NAMES)
@@ -115,14 +115,14 @@ def encode_header(
         sequence: The message number.
         fragment: The fragment number.
         count: The number of fragments of the message.
-        lifetime: When the conversation expires, in microseconds, if it does.
+        lifetime: When the conversation expires, in microseconds; None for never.
         flags: `INITIATOR`, `SEQUENCED`, `END_OF_DIALOG` and `CONVERSATION_ERROR`.
         priority: The priority of the conversation.
         security: How the fragment is protected.
         names: The result of `encode_names`.
 
     Returns:
-        The encoded header; different headers give different bytes.
+        The encoded header; different headers produce different bytes.
 
     Examples:
         >>> len(encode_header(bytes(16), bytes(16), None, None, 0, 0, 1, None, 0, 5, 0, b""))
@@ -187,11 +187,11 @@ def signature_input(
 
 @dataclass(slots=True)
 class EnvelopeRow:
-    """A received fragment; the attributes are the columns of `envelope.ENVELOPE`, in their order, and one more.
+    """A received fragment. The attributes are the columns of `envelope.ENVELOPE`, in the same order, and `has_valid_digest`.
 
     Attributes:
-        has_valid_digest: Whether the header signature is a matching MD5 digest, as in an unsecured conversation. The digest of an error
-            of the broker covers its body too.
+        has_valid_digest: Whether the header signature is a matching MD5 digest, as in an unsecured conversation. The
+            digest of a broker error also covers the body.
     """
 
     conversation_id: bytes
@@ -294,13 +294,13 @@ def receiver_keys(rows: pa.Table) -> Iterator[EndpointKey]:
 
 
 SenderKey: TypeAlias = tuple[bytes, bool, bytes | None]
-"""A conversation, the sender's side, and the broker id that it sends to."""
+"""A conversation, the sender's side, and the broker id to which it sends."""
 
 
 _SENDER: Final = ("conversation_id", "is_initiator", "to_broker_instance", "security")
 
 
 def sender_runs(rows: pa.Table) -> tuple[list[tuple[SenderKey, int]], bool]:
-    """Returns the runs of rows with the same sender and their lengths, and whether all rows are unsecured."""
+    """Returns the runs of rows with the same sender, with their lengths, and whether all rows are unsecured."""
     found, are_plain = _core.sender_runs(rows.select(_SENDER))
     return [((conversation_id, side, broker), number) for conversation_id, side, broker, number in found], are_plain

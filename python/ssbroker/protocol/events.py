@@ -23,8 +23,8 @@ class Event:
     """The base class of all events.
 
     Attributes:
-        at: When it happened, in microseconds since 1970, UTC.
-        database: The database in which it happened; None if it belongs to no database.
+        at: When the event happened, in microseconds since 1970, UTC.
+        database: The database in which the event happened; None if it belongs to no database.
         NAME: The name of the event class, as in SQL Server's Broker event category.
         TRACE_ID: The number of the event class in SQL Trace.
         LEVEL: The `logging` level of the event class.
@@ -49,7 +49,7 @@ class Event:
 
     @property
     def warned_about(self) -> str | None:
-        """What a warning is about, if it is written once and repeated events are logged at DEBUG; None if every event is a warning."""
+        """The subject of a warning that is written once, so that repeated events are logged at DEBUG; None if every event is a warning."""
         return None
 
     @property
@@ -164,7 +164,7 @@ class ConnectionEvent(Event):
 
     @property
     def warned_about(self) -> str | None:
-        """The host and the reason, if the peer has connected. None for a failed dial: `is_repeated` says whether the previous one failed, too."""
+        """The host and the reason, if the peer has connected. None for a failed dial: `is_repeated` says whether the previous dial also failed."""
         return None if self.step is ConnectionStep.CONNECT_FAILED else f"{self.source}, {self.text}"
 
 
@@ -181,9 +181,9 @@ class ForwardedMessage(Event):
         from_service_name: The name of the sending service.
         from_broker_instance: The sender's broker id.
         next_hop_address: The address of the next hop.
-        hops_remaining: How many more connections the message may cross.
+        hops_remaining: The number of further connections that the message may cross.
         time_to_live: The lifetime of the message in seconds.
-        time_consumed: How many seconds of it have passed, as measured by the forwarders so far.
+        time_consumed: The number of seconds of the lifetime that have passed, as measured by the forwarders so far.
         message_id: The message's id, if it has one.
     """
 
@@ -227,7 +227,7 @@ class ForwardedMessageDropped(ForwardedMessage):
 
     @property
     def source(self) -> str:
-        """The error number: the sender that a forwarded message names is not proven."""
+        """The error number, because the sender that a forwarded message names is not proven."""
         return str(self.error)
 
 
@@ -240,7 +240,7 @@ class MirroredRouteStateChanged(Event):
         address: The route's address.
         mirror_address: The route's mirror address.
         state: The new state, a `MirroredRouteState`.
-        principal_address: The address that messages are sent to; None while nothing is sent.
+        principal_address: The address to which messages are sent; None while nothing is sent.
         text: What the state means, and what to do if it needs attention.
     """
 
@@ -286,15 +286,15 @@ class MessageClassify(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorruptedMessage(Event):
-    """A message arrived damaged, forged or malformed; it was dropped without an acknowledgement.
+    """A damaged, forged or malformed message arrived; it was dropped without an acknowledgement.
 
     Attributes:
-        conversation_id: The conversation that the message names; None if not even that is readable.
+        conversation_id: The conversation that the message names; None if it is not readable.
         is_initiator: Whether the message claims to come from the initiator.
-        message_sequence_number: The sequence number that it names.
-        fragment_number: The fragment number that it names.
-        from_service_name: The sending service that it names.
-        peer: The peer that delivered it, as authenticated by the connection.
+        message_sequence_number: The sequence number that the message names.
+        fragment_number: The fragment number that the message names.
+        from_service_name: The sending service that the message names.
+        peer: The peer that delivered the message, as authenticated by the connection.
         error: Service Broker's error number; 0 if there is none.
         text: What is wrong.
     """
@@ -327,8 +327,8 @@ class MessageUndeliverable(Event):
         is_sequenced: True for a message with a sequence number, False for an acknowledgement or a broker error.
         message_sequence_number: The message's sequence number.
         fragment_number: The fragment's number within its message.
-        acked_sequence_number: The sequence number that it acknowledges; None if it carries no acknowledgement.
-        peer: The peer that delivered it, as authenticated by the connection.
+        acked_sequence_number: The sequence number that the message acknowledges; None if it carries no acknowledgement.
+        peer: The peer that delivered the message, as authenticated by the connection.
         error: Service Broker's error number for the reason; 0 if there is none.
         text: The reason.
     """
@@ -348,7 +348,7 @@ class MessageUndeliverable(Event):
 
     @property
     def level(self) -> int:
-        """WARNING for a message, INFO for an acknowledgement or an error, which may follow the end of its conversation."""
+        """WARNING for a message; INFO for an acknowledgement or an error, because these may arrive after the end of the conversation."""
         return self.LEVEL if self.is_sequenced else logging.INFO
 
     @property
@@ -369,9 +369,9 @@ class RemoteMessageAcknowledgement(Event):
     Attributes:
         conversation_id: The id of the conversation.
         step: The direction, and whether a message carried the acknowledgement.
-        acked_sequence_number: All messages up to this number are acknowledged; None if none is yet.
-        carrier_sequence_number: The message that carried the acknowledgement; None if it was sent alone.
-        carrier_fragment_number: The fragment that carried it; None if it was sent alone.
+        acked_sequence_number: All messages up to this number are acknowledged; None if no message is acknowledged yet.
+        carrier_sequence_number: The message that carried the acknowledgement; None if the acknowledgement was sent alone.
+        carrier_fragment_number: The fragment that carried the acknowledgement; None if the acknowledgement was sent alone.
         priority: The conversation's priority.
     """
 
@@ -428,7 +428,7 @@ class ConversationGroupEvent(Event):
 
     Attributes:
         conversation_group_id: The group.
-        step: Which of the two.
+        step: Whether the group was created or dropped.
     """
 
     NAME: ClassVar[str] = "Broker:Conversation Group"
@@ -444,7 +444,7 @@ class QueueDisabled(Event):
 
     Attributes:
         queue: The queue's name.
-        conversation_handle: The conversation of the message that failed; None if others have taken the message in the meantime.
+        conversation_handle: The conversation of the message that failed; None if another receiver has taken the message in the meantime.
         error: The last error, as text.
     """
 
@@ -463,7 +463,7 @@ class ConversationMoved(Event):
 
     Attributes:
         queue: The queue in which the messages failed.
-        moved_to: The queue that has them now.
+        moved_to: The queue to which they were moved.
         conversation_group_id: The id of the conversation group.
         conversation_handle: The conversation of the message that failed.
         error: The last error, as text.
@@ -486,7 +486,7 @@ class ActivationEvent(Event):
     Attributes:
         queue: The queue's name.
         step: What happened.
-        active_readers: How many readers the queue has now.
+        active_readers: The current number of readers of the queue.
         text: Why the reader failed.
     """
 
@@ -526,15 +526,15 @@ __all__ = [
 
 
 RECEIVED_FROM: Final = "; received from "
-"""Separates the reason from the address in the text of `MessageUndeliverable`; the address has a port, which differs each time."""
+"""Separates the reason from the address in the text of `MessageUndeliverable`; the address contains a port, which differs each time."""
 LOG_LINES_MAX: Final = 20
 """The maximum number of log lines of one kind and source in a window."""
 LOG_WINDOW: Final = 60_000_000
 """The length of a window: a minute, in microseconds."""
 LOG_SOURCES_MAX: Final = 1000
-"""How many sources are counted separately; all others share one count."""
+"""The number of sources that are counted separately; all other sources share one count."""
 WARNED_AGAIN_AFTER: Final = 3_600_000_000
-"""The time without an event after which it is a warning again: an hour, in microseconds."""
+"""The time without an event after which the next event is a warning again: an hour, in microseconds."""
 
 Source = TypeVar("Source", bound=Hashable)
 
@@ -548,10 +548,10 @@ class _Window:
 
 
 class LogRate(Generic[Source]):
-    """Limits the log lines of each source. Thread-safe, except that a concurrent call may go uncounted.
+    """Limits the log lines of each source. Thread-safe, except that concurrent calls may not be counted.
 
     Args:
-        others: Maps a source to the shared source that replaces it when there are too many.
+        others: Maps a source to the shared source that replaces it when there are too many sources.
 
     Examples:
         >>> rate = LogRate(others=lambda _: "others")
@@ -568,7 +568,7 @@ class LogRate(Generic[Source]):
         self._latest = -math.inf
 
     def allows(self, source: Source, *, now: int) -> bool:
-        """Counts a line and returns whether it is to be written."""
+        """Counts a line; returns whether to write it."""
         if source not in self._windows and len(self._windows) >= LOG_SOURCES_MAX:
             source = self._others(source)
         window = self._windows.setdefault(source, _Window(now))
@@ -577,9 +577,9 @@ class LogRate(Generic[Source]):
         return window.lines <= LOG_LINES_MAX
 
     def take_suppressed(self, *, now: int) -> list[tuple[Source, int]]:
-        """Closes the windows that have ended and returns how many lines each source had suppressed.
+        """Closes the windows that have ended; returns the number of suppressed lines of each source.
 
-        A clock that is set back ends windows too.
+        Setting the clock back also ends windows.
         """
         if self._latest <= now < self._earliest + LOG_WINDOW:
             return []
@@ -610,15 +610,17 @@ Third = TypeVar("Third", bound=Event)
 class EventLog:
     """Delivers events to subscribers and to `logging`.
 
-    Every event goes to the logger `ssbroker.events`, with the event itself as the record's attribute `event`. Subscribers receive all events. In the
-    log, events that a peer can trigger at will are limited to 20 lines a minute for each kind and peer; one more line counts the suppressed ones.
-    Failures of connections and undeliverable messages are warnings once for each peer and reason, and then logged at DEBUG, until there was none for an hour.
+    Every event goes to the logger `ssbroker.events`, with the event itself as the record's attribute `event`.
+    Subscribers receive all events. In the log, events that a peer can trigger at will are limited to 20 lines a minute
+    for each kind and peer; an additional line reports the number of suppressed lines. A connection failure or
+    undeliverable message is a warning once for each peer and reason; repetitions are logged at DEBUG until there has
+    been none for an hour.
 
     Exceptions in a subscriber are logged and do not affect other subscribers. Exceptions in a `logging` handler or filter are printed to stderr.
     Events may be emitted from several threads; a subscriber is called in the emitting thread.
 
     Attributes:
-        counts: How many events were emitted, by `NAME`.
+        counts: The number of emitted events, by `NAME`.
 
     Examples:
         >>> from ssbroker.protocol.events import QueueDisabled
@@ -633,7 +635,7 @@ class EventLog:
     __slots__ = ("_rate", "_subscribers", "_warned_at", "counts")
 
     def __init__(self) -> None:
-        # Copy on write: a thread that is emitting keeps iterating over the tuple it started with.
+        # Copied on write: a thread that is emitting keeps iterating over the tuple with which it started.
         self._subscribers: tuple[tuple[Callable[..., None], tuple[type[Event], ...]], ...] = ()
         self._rate: Final[LogRate[tuple[str, int, str]]] = LogRate(others=lambda key: (*key[:2], "others"))
         self._warned_at: Final[dict[str, int]] = {}
@@ -665,7 +667,7 @@ class EventLog:
 
         Args:
             subscriber: A callable that takes the event.
-            kinds: Event classes, subclasses included; all events if none is passed.
+            kinds: Event classes, including subclasses; all events if no class is passed.
 
         Returns:
             A function that ends the subscription.
@@ -726,12 +728,12 @@ class EventLog:
             )
 
     def allows_line(self, kind: str, *, level: int, source: str, now: int) -> bool:
-        """Counts a rate-limited line that is not an event, and returns whether it is to be written.
+        """Counts a rate-limited line that is not an event; returns whether to write it.
 
         Args:
-            kind: What the line reports, such as Service Broker's error number.
-            level: Its level.
-            source: Its cause; each source is limited separately.
+            kind: The kind of line, such as Service Broker's error number.
+            level: The log level.
+            source: The cause of the line; each source is limited separately.
             now: The current time, in microseconds since 1970.
         """
         self.log_suppressed(now=now)
@@ -749,7 +751,7 @@ class EventLog:
         key = f"{event.NAME}: {about}"
         before = self._warned_at.pop(key, None)
         while len(self._warned_at) >= LOG_SOURCES_MAX:
-            with suppress(KeyError, StopIteration, RuntimeError):  # another thread may have removed it
+            with suppress(KeyError, StopIteration, RuntimeError):  # another thread may have removed the entry
                 del self._warned_at[next(iter(self._warned_at))]
         self._warned_at[key] = event.at
         is_repeated = before is not None and 0 <= event.at - before < WARNED_AGAIN_AFTER
@@ -763,7 +765,7 @@ def _check_kind(kind: object) -> None:
 
 @contextmanager
 def print_logging_errors() -> Iterator[None]:
-    """Prints exceptions of `logging` handlers and filters instead of raising them: what the line reports has happened already."""
+    """Prints exceptions of `logging` handlers and filters instead of raising them, because the logged event has already happened."""
     try:
         yield
     except Exception:  # noqa: BLE001  # the log itself failed
@@ -779,7 +781,7 @@ def _format_event(event: Event) -> str:
 
 
 def readable_value(value: object) -> object:
-    """Returns the value of an attribute of an event as logs show it: the name of a peer is text."""
+    """Returns the value of an event attribute as logs show it: the name of a peer becomes text."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 

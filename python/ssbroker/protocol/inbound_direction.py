@@ -10,7 +10,7 @@ from ssbroker.protocol.ack_ranges import ACK_RANGES_MAX, AckRange
 from ssbroker.protocol.storage import EndpointKey
 
 Position: TypeAlias = tuple[int, int]
-"""The numbers of a message and of one of its fragments."""
+"""The numbers of a message and of a fragment in it."""
 
 
 class FragmentRanges:
@@ -77,7 +77,7 @@ class FragmentRanges:
         self._lasts[low:high] = [last for _, last in rest]
 
     def to_ack_ranges(self) -> list[AckRange]:
-        """Returns the ranges in ascending order, as many as an acknowledgement can name."""
+        """Returns the ranges in ascending order, at most as many as an acknowledgement can name."""
         return [
             (*first, *last)
             for first, last in zip(self._firsts[:ACK_RANGES_MAX], self._lasts[:ACK_RANGES_MAX], strict=True)
@@ -93,9 +93,9 @@ class PendingMessage:
     """A message that is incomplete or waits for earlier messages.
 
     Attributes:
-        count: The number of its fragments.
+        count: The number of fragments of the message.
         digest: The MD5 digest of the whole message, if known.
-        fragments: How many fragments have arrived.
+        fragments: The number of fragments that have arrived.
         body_bytes: The number of bytes in these fragments.
     """
 
@@ -118,7 +118,7 @@ class InboundDirection:
         key: The receiving endpoint.
         next: The number of the next expected message.
         pending: The messages that are incomplete or out of order, by number.
-        ranges: The positions of the fragments that have arrived for them.
+        ranges: The positions of the arrived fragments of pending messages.
         pending_fragments: The number of these fragments.
         pending_bytes: The number of bytes in these fragments.
     """
@@ -158,7 +158,7 @@ class InboundDirection:
             self.ranges.remove_message(number, before=self._last_fragment_before(number))
 
     def skip_to(self, number: int) -> None:
-        """Continues at a number and forgets all pending messages."""
+        """Continues at a number, and forgets all pending messages."""
         self.next = number
         self.pending, self.ranges = {}, FragmentRanges()
         self.pending_fragments = self.pending_bytes = 0
@@ -187,12 +187,12 @@ class InboundDirection:
 
     @property
     def charged_bytes(self) -> int:
-        """How many bytes the pending fragments are charged for."""
+        """The number of bytes charged for the pending fragments."""
         return self.pending_fragments * _FRAGMENT_OVERHEAD + self.pending_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """Approximately how many bytes of memory this state takes."""
+        """The approximate memory use of this state in bytes."""
         return (len(self.pending) + len(self.ranges)) * _ENTRY_BYTES
 
     def _last_fragment_before(self, number: int) -> Position | None:
@@ -212,14 +212,14 @@ class OpenedFragment:
     """A verified and decrypted fragment.
 
     Attributes:
-        incoming: The receive state of its direction.
-        sequence: The number of its message.
+        incoming: The receive state of the direction.
+        sequence: The number of the message.
         fragment: The number of the fragment.
-        count: The number of fragments of its message.
+        count: The number of fragments of the message.
         body: The content of the fragment.
         message_digest: The MD5 digest of the whole message, if known.
-        fragment_digest: The MD5 digest of the fragment, if it has to be checked.
-        kind: Message type, message id, whether it ends the dialog, whether it is an error.
+        fragment_digest: The MD5 digest of the fragment, if it must be checked.
+        kind: The message type, the message id, whether the message ends the dialog, and whether it is an error.
     """
 
     incoming: InboundDirection
@@ -239,10 +239,10 @@ class OpenedFragment:
 
     @property
     def is_error(self) -> bool:
-        """Whether it belongs to an error with which the application ended the dialog."""
+        """Whether the fragment belongs to an error with which the application ended the dialog."""
         return self.kind[-1]
 
     @property
     def charged_bytes(self) -> int:
-        """How many bytes it is charged for while it waits."""
+        """The number of bytes charged for the fragment while it waits."""
         return _FRAGMENT_OVERHEAD + len(self.body)

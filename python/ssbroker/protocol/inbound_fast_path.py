@@ -1,4 +1,4 @@
-"""The fast path of receiving: whole messages that are next in dialogs without keys."""
+"""The fast path for receiving: whole messages that are next in order, in dialogs without keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FastInboundRun(NamedTuple):
     is_bound: bool
     """Whether the messages name their target broker."""
     acked: list[int]
-    """The sequence numbers that they acknowledge; -1 for none yet."""
+    """The sequence numbers that the messages acknowledge; -1 for none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class FastInbound:
     """The part of a batch that takes the fast path.
 
     Attributes:
-        rest: The other rows (`envelope.ENVELOPE`).
+        rest: The remaining rows (`envelope.ENVELOPE`).
         runs: The runs of consecutive messages of one conversation that take the fast path.
-        messages: Their messages (`storage.MESSAGES`), one run after another.
+        messages: The messages of the runs (`storage.MESSAGES`), one run after another.
     """
 
     rest: pa.Table
@@ -95,10 +95,10 @@ class FastInboundFinder:
         session_keys: SessionKeys,
         now: int,
     ) -> FastInbound:
-        """Splits a batch into runs for the fast path and other rows, without changing state.
+        """Splits a batch into runs for the fast path and remaining rows, without changing state.
 
-        A run takes the fast path if its dialog is in memory, has no keys, is bound to the peer, has nothing pending and expects these
-        messages next, and if all of them are valid.
+        A run takes the fast path if its dialog is in memory, has no keys, is bound to the peer, has no pending messages
+        and expects these messages next, and if all messages are valid.
         """
         found, run_of_row = _core.incoming_runs(table)
         taken: list[FastInboundRun | None] = []

@@ -1,4 +1,4 @@
-"""Large messages: a cache of the fragments of messages that take several turns to send, and the queue of those to send."""
+"""Large messages: a cache of the fragments of messages that take several turns to send, and the queue of dialogs that send them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey
 
 CACHED_BYTES_MIN: Final = 1 << 20
-"""The fragments of messages of at least this size are always cached; those of smaller ones only while they are in progress."""
+"""The fragments of messages of at least this size are always cached; fragments of smaller messages only while these are in progress."""
 CACHED_FRAGMENTS_MAX: Final = 1 << 16
-"""The maximum number of cached fragments, apart from those of the last message."""
+"""The maximum number of cached fragments, not counting the last message."""
 COUNTED_FRAGMENTS_MIN: Final = 32
 """A cached message counts as at least this many fragments, because of its fixed overhead."""
 _BODY: Final = schemas.FRAGMENTS.get_field_index("message_body")
@@ -45,7 +45,7 @@ class FragmentCache:
         self._fragments = 0
 
     def put(self, key: EndpointKey, sequence: int, fragments: pa.Table) -> None:
-        """Caches all fragments of a message and evicts the least recently used messages if necessary."""
+        """Caches all fragments of a message, and evicts the least recently used messages if necessary."""
         self.drop(key, sequence)
         while self._messages and self._fragments + _counted_fragments(fragments) > CACHED_FRAGMENTS_MAX:
             _, evicted = self._messages.popitem(last=False)
@@ -69,7 +69,7 @@ class FragmentCache:
             sequence: The message.
             first: The number of the first fragment.
             body: The content of these fragments.
-            size: The size of a fragment in bytes; the last one may be shorter.
+            size: The size of a fragment in bytes; the last fragment may be shorter.
         """
         column = sliced_column(body, size)
         rows = self._messages[key, sequence].slice(first, len(column))
@@ -91,7 +91,7 @@ def _counted_fragments(fragments: pa.Table) -> int:
 
 
 LARGE_IN_FLIGHT_MAX: Final = 16 << 20
-"""Maximum size of large messages in progress, apart from the first: half of what a peer holds until a message is complete."""
+"""Maximum size of large messages in progress, apart from the first: half of the bytes that a peer holds until a message is complete."""
 
 
 _STALLED_AFTER: Final = 10 * SECOND
@@ -112,7 +112,7 @@ class LargeMessageQueue:
         fragment_bytes: Returns the maximum fragment size of a dialog.
 
     Attributes:
-        next_check: When the waiting dialogs are checked again; None if none waits.
+        next_check: When the waiting dialogs are checked again; None if no dialog waits.
     """
 
     __slots__ = ("_fragment_bytes", "_in_flight", "_waiting", "_waiting_since", "next_check")
@@ -121,12 +121,12 @@ class LargeMessageQueue:
         self._fragment_bytes: Final = fragment_bytes
         self._in_flight: Final[dict[EndpointKey, tuple[Dialog, int, int]]] = {}
         self._waiting: Final[dict[EndpointKey, Dialog]] = {}
-        # The times at which each dialog started waiting and last asked, the longest waiting first.
+        # For each dialog, the times at which it started waiting and last asked; the longest waiting first.
         self._waiting_since: Final[dict[EndpointKey, tuple[int, int]]] = {}
         self.next_check: int | None = None
 
     def choose(self, dialogs: Sequence[Dialog], now: int) -> int:
-        """Returns the index of the dialog that may start a message of unknown size: one that is overdue, else the first."""
+        """Returns the index of the dialog that may start a message of unknown size: an overdue dialog, else the first."""
         key = self._overdue(now)
         return next((place for place, dialog in enumerate(dialogs) if dialog.key == key), 0)
 
@@ -151,7 +151,7 @@ class LargeMessageQueue:
         return None
 
     def may_continue(self, dialog: Dialog, now: int) -> bool:
-        """Returns whether a dialog may send more of its message; if not, the dialog waits."""
+        """Returns whether a dialog may continue its message; if not, the dialog waits."""
         size = self._message_size(dialog)
         if size < CACHED_BYTES_MIN or dialog.key in self._in_flight or size <= self.startable_bytes(dialog, now):
             return True
@@ -168,7 +168,7 @@ class LargeMessageQueue:
             self.next_check = now  # the next message need not wait
 
     def remove(self, key: EndpointKey) -> None:
-        """Records that a dialog has no message in progress any more."""
+        """Records that a dialog no longer has a message in progress."""
         self._in_flight.pop(key, None)
         self._waiting_since.pop(key, None)
 

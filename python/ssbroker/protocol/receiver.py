@@ -1,4 +1,4 @@
-"""Receives verified fragments: reassembles them, and plans what to enqueue, store and acknowledge."""
+"""Receives verified fragments: reassembles them, and plans the messages to enqueue, store and acknowledge."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _REJECTION_TEXTS: Final = {
 
 @dataclass(slots=True)
 class DueAcknowledgement:
-    """What a batch makes a dialog acknowledge.
+    """The acknowledgement that a dialog owes because of a batch.
 
     Attributes:
-        fragments: How many fragments were received.
-        bytes: How many bytes were received.
-        is_immediate: Whether the sender waits for the acknowledgement, or sent something again (P18).
+        fragments: The number of fragments received.
+        bytes: The number of bytes received.
+        is_immediate: Whether the sender waits for the acknowledgement, or has retransmitted fragments (P18).
     """
 
     fragments: int = 0
@@ -76,9 +76,9 @@ class ReceivedBatch:
         stored: The fragments to store (`storage.STORED_FRAGMENTS`).
         receive_sequences: The new receive sequence number of each endpoint.
         dropped: Messages whose stored fragments do not match their digest.
-        due_acknowledgements: What to acknowledge for each endpoint.
+        due_acknowledgements: The due acknowledgements, by endpoint.
         notices: The errors to send back.
-        dialogs_to_reload: Dialogs whose receive state has to be reloaded, because a message was refused.
+        dialogs_to_reload: Dialogs whose receive state must be reloaded, because a message was refused.
         refusals: The reason of the refusal, by endpoint.
         too_large: Endpoints with a message that is larger than the limit.
     """
@@ -94,7 +94,7 @@ class ReceivedBatch:
     too_large: set[EndpointKey] = field(default_factory=set)
 
     def add_fast(self, fast: FastInbound) -> None:
-        """Adds the fast path's messages before the others, and advances the receive state of their dialogs."""
+        """Inserts the fast path's messages before the other messages, and advances the receive state of their dialogs."""
         if not fast.runs:
             return
         self.messages = (
@@ -154,7 +154,7 @@ class BatchReceiver:
         secured: dict[EndpointKey, list[tuple[OpenedFragment, EnvelopeRow]]] = {}
         for dialog, row, body in fresh:
             incoming, message_type = dialog.incoming, row.message_type
-            # Both are set: the state is loaded, and the row is a verified message.
+            # Neither is None: the state is loaded, and the row is a verified message.
             if incoming is None or message_type is None:
                 continue
             kind = (message_type, row.message_id, row.is_end, row.is_error)
@@ -194,7 +194,7 @@ class BatchReceiver:
         result.dropped += assembled.dropped
 
     def _release(self, assembled: AssemblyResult, dialogs: Mapping[EndpointKey, Dialog], result: ReceivedBatch) -> None:
-        """Sets the messages and fragments of the result; after a refused message, everything else of its dialog is omitted."""
+        """Sets the messages and fragments of the result; after a refused message, omits everything else in its dialog."""
         messages = assembled.messages
         stopped: dict[EndpointKey, int] = {}
         if messages.num_rows:
@@ -264,7 +264,7 @@ class BatchReceiver:
 def _new_fragments(
     opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed_of: dict[EndpointKey, DueAcknowledgement]
 ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
-    """Yields fragments that have not arrived before, and records what to acknowledge for all of them."""
+    """Yields fragments that have not arrived before, and records the acknowledgements owed for all fragments."""
     seen: set[tuple[EndpointKey, int, int]] = set()
     for item in opened:
         dialog, row, body = item
@@ -284,7 +284,7 @@ def _new_fragments(
 
 
 def _decrypt_digests(dialog: Dialog, rows: Sequence[tuple[OpenedFragment, EnvelopeRow]]) -> None:
-    """Decrypts the signatures of a secured dialog into digests; a sealed fragment needs none, because its seal is verified."""
+    """Decrypts the signatures of a secured dialog into digests; a sealed fragment needs no digest, because its seal is verified."""
     cipher = dialog.inbound_cipher
     if cipher is None:
         return
@@ -312,10 +312,10 @@ class ReceivePlan:
 
     Attributes:
         changes: The changes to write.
-        opened: The verified content, apart from the fast path.
-        fast: The part that takes the fast path.
+        opened: The verified content that does not take the fast path.
+        fast: The part of the batch that takes the fast path.
         received: The result of reassembly.
-        acknowledged: The acknowledgements, limited to what was sent.
+        acknowledged: The acknowledgements, limited to sent messages.
     """
 
     changes: BatchChanges
@@ -343,7 +343,7 @@ class ReceivePlanner:
     def plan(
         self, opened: OpenedBatch, fast: FastInbound, known: Mapping[EndpointKey, Dialog], now: int
     ) -> ReceivePlan:
-        """Plans a batch; the receive state of its dialogs is changed already."""
+        """Plans the changes of a batch; also changes the receive state of its dialogs."""
         self._admit(opened, now)
         received = self._receiver.receive(opened.messages, new_dialogs=opened.created, now=now, peer=opened.peer)
         received.add_fast(fast)
@@ -377,7 +377,7 @@ class ReceivePlanner:
     def _valid_acknowledgements(
         self, opened: OpenedBatch, known: Mapping[EndpointKey, Dialog], now: int
     ) -> Acknowledgements:
-        """Returns the acknowledgements, limited to what was sent; false ones are logged."""
+        """Returns the acknowledgements, limited to sent messages; logs false acknowledgements."""
         valid: Acknowledgements = {}
         for key, acknowledgements in opened.acknowledgements.items():
             dialog = known.get(key)
@@ -422,6 +422,6 @@ class ReceivePlanner:
 
 
 def _has_lost_messages(dialog: Dialog, acknowledgements: list[tuple[int, list[AckRange]]]) -> bool:
-    """Returns whether the peer has lost messages that it acknowledged before; False if an error has ended the dialog."""
+    """Returns whether the peer has lost messages that it had acknowledged; False if an error has ended the dialog."""
     forgets = dialog.transmission.shows_data_loss
     return not dialog.ended_with_error and any(forgets(*acknowledgement) for acknowledgement in acknowledgements)

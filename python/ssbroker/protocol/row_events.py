@@ -1,4 +1,4 @@
-"""The events about single rows: damaged, undeliverable, acknowledging."""
+"""The events about single rows: damage, undeliverable messages, acknowledgements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def corrupted_event(
     now: int,
     peer: bytes | None,
 ) -> CorruptedMessage:
-    """Returns the event of a damaged or forged fragment; `place` is the number of its message, and its own."""
+    """Returns the event of a damaged or forged fragment; `place` is the message number and the fragment number."""
     conversation_id, is_initiator = sender
     return CorruptedMessage(
         at=now,

@@ -57,7 +57,7 @@ class OpenedBatch:
 
     @property
     def dialogs(self) -> list[Dialog]:
-        """The dialogs of its messages."""
+        """The dialogs of the batch's messages."""
         return [dialog for dialog, _, _ in self.messages]
 
 
@@ -123,7 +123,7 @@ class RowOpener:
             self._opened.errors[key] = body
 
     def _new_dialog(self, row: EnvelopeRow) -> Dialog | None:
-        """Returns the target endpoint that the first fragment of a conversation creates; None if it creates none."""
+        """Returns the target endpoint that the first fragment of a conversation creates; None if it does not create one."""
         if not row.is_initiator:
             # The key of a deleted conversation is gone, so only an unsecured sender can be notified.
             if row.security == Protection.PLAIN and row.is_sequenced and row.has_valid_digest:
@@ -137,7 +137,7 @@ class RowOpener:
         keys = ExchangedKeys(session_keys) if isinstance(session_keys, bytes) else session_keys
         if keys is not None and keys.valid_for not in (None, (True, row.from_service, row.to_service)):
             keys = None  # the keys were proven for another service or direction
-        # An error as the first message creates no endpoint, so no key of its own could be sent back.
+        # An error as the first message creates no endpoint, so the endpoint's own key could not be sent back.
         own_key = None if keys is None or row.is_error else keys.session_key
         peer_key = None if keys is None else keys.far_session_key
         return make_dialog(
@@ -183,11 +183,11 @@ class RowOpener:
         if part is None:
             return self._corrupted(row, BAD_SIGNATURE, "the fragment is damaged or forged")
         if not dialog.endpoint.is_bound:
-            dialog.inbound_cipher = cipher  # verified, whether the batch is committed or not
+            dialog.inbound_cipher = cipher  # the key is verified, whether the batch is committed or not
         return part
 
     def _cipher_for(self, row: EnvelopeRow, dialog: Dialog) -> SecuredDirection | None:
-        """Returns the cipher that opens a row; the peer's first answer may bring the peer's own key."""
+        """Returns the cipher that opens a row; the peer's first answer may contain the peer's own key."""
         endpoint = dialog.endpoint
         session_keys = self._session_keys.get(endpoint.conversation_id)
         is_settled = endpoint.is_bound and row.from_broker == endpoint.far_broker_instance

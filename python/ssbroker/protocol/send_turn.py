@@ -1,4 +1,4 @@
-"""What one dialog may send now, what turns send, and how many dialogs have their turn at a time."""
+"""The turn of a dialog, the output of turns, and the number of turns at a time."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class SendTurn:
     Attributes:
         dialog: The dialog.
         retransmissions: The flights that are sent again.
-        fragment_budget: How many unsent fragments may be sent.
-        byte_budget: How many bytes of unsent fragments may be sent.
+        fragment_budget: The number of unsent fragments that may be sent.
+        byte_budget: The number of bytes of unsent fragments that may be sent.
         last_sendable: The last message that may be sent.
         fragment_bytes: The maximum size of a fragment.
         checks_ending_error: Whether to look for an error with which the application ended the dialog, which would take precedence.
         new_fragments: A bit mask of the fragments sent for the first time, for each message.
         found_messages: The messages that are still in the transmission queue.
         has_more: Whether the dialog can send more in its next turn.
-        is_waiting: Whether a large message waits until others are sent.
+        is_waiting: Whether a large message waits until other messages are sent.
         singles_only: Whether the message in progress uses the whole budget, so that only single-fragment messages may be interleaved.
-        due_times: When what is sent now is sent again.
+        due_times: When the fragments sent now are sent again.
     """
 
     dialog: Dialog
@@ -52,12 +52,12 @@ class SendTurn:
 
     @property
     def fragment_limit(self) -> int:
-        """How many full fragments may be sent for the first time; at least one if there is any budget."""
+        """The number of full fragments that may be sent for the first time; at least one if there is any budget."""
         return min(self.fragment_budget, max(self.byte_budget // self.fragment_bytes, 1))
 
     @property
     def read_limit(self) -> int:
-        """How many bytes of messages to read to use the whole budget."""
+        """The number of bytes of messages to read to use the whole budget."""
         return min(self.byte_budget, self.fragment_budget * self.fragment_bytes)
 
     def fragments_to_resend(self) -> dict[int, int]:
@@ -76,7 +76,7 @@ class SendTurn:
         return dialog.knows_queue_start and dialog.outbound_cipher is None and not self.retransmissions and is_between
 
     def take_whole_messages(self, lengths: Sequence[int]) -> int:
-        """Marks as many whole messages as fit as sent, starting at `head`, and returns their number."""
+        """Marks whole messages as sent, starting at `head`, as many as fit; returns their number."""
         transmission = self.dialog.transmission
         count, size = len(lengths), sum(lengths)
         if count > self.fragment_budget or size > self.byte_budget:
@@ -95,7 +95,7 @@ class SendTurn:
 
     @property
     def is_drained(self) -> bool:
-        """Whether the transmission queue held nothing else: there was budget left, and nothing else was in the way."""
+        """Whether the transmission queue contained nothing else: there was budget left, and no other limit applied."""
         transmission = self.dialog.transmission
         has_room = self.fragment_budget > 0 and self.byte_budget > 0 and transmission.head <= self.last_sendable
         return has_room and not (self.has_more or self.is_waiting or self.singles_only) and transmission.cursor == 0
@@ -108,7 +108,7 @@ class FragmentBatch:
     Attributes:
         rows: The columns of `schemas.FRAGMENTS`, the kind of message, and the index of the turn.
         turns: The turn of each row.
-        read_bytes: How many bytes of messages were read for them.
+        read_bytes: The number of bytes of messages that were read for these fragments.
     """
 
     rows: pa.Table
@@ -123,7 +123,7 @@ class FastOutboundRun(NamedTuple):
     available: int
     """The number of messages read."""
     sent: int
-    """How many of them are sent, starting with the first."""
+    """The number of these messages that are sent, starting with the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class FastOutbound:
     Attributes:
         messages: The messages (`storage.MESSAGES`), one run after another.
         runs: The runs of consecutive messages of one conversation that take the fast path.
-        read_bytes: How many bytes of messages were read.
+        read_bytes: The number of bytes of messages that were read.
     """
 
     messages: pa.Table
@@ -154,7 +154,7 @@ class TurnPacing:
     """Adapts the number of turns taken at a time to their size, which is unknown beforehand.
 
     Attributes:
-        batch_size: How many dialogs have their turn next.
+        batch_size: The number of dialogs that get their turn next.
         bytes: The size of all turns since `start`.
 
     Examples:
@@ -176,13 +176,13 @@ class TurnPacing:
         self._turns = 0
 
     def start(self) -> None:
-        """Resets the counts and estimates the batch size from the last ones."""
+        """Resets the counts, and estimates the batch size from the previous counts."""
         if self._turns:
             self.batch_size = min(max(_BATCH_MIN, self._turns * _BATCH_BYTES // (self.bytes + 1)), _BATCH_MAX)
         self.bytes = self._turns = 0
 
     def record(self, turns: int, size: int) -> None:
-        """Records the size of some turns in bytes, including what was read but not sent."""
+        """Records the size of turns in bytes, including messages that were read but not sent."""
         self._turns += turns
         self.bytes += size
         self.batch_size *= 2

@@ -1,4 +1,4 @@
-"""Sends messages: chooses what the windows allow, reads and fragments it, and interleaves large messages."""
+"""Sends messages: chooses messages that the windows allow, reads and fragments them, and interleaves large messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNLIMITED: Final = 2**63 - 1
 
 
 def ranges_to_read(turn: SendTurn, max_body_bytes: int) -> list[MessageRange]:
-    """Returns the ranges of messages to read: retransmissions, the message in progress, and later ones of at most `max_body_bytes`."""
+    """Returns the ranges of messages to read: retransmissions, the message in progress, and later messages of at most `max_body_bytes`."""
     transmission, key = turn.dialog.transmission, turn.dialog.key
     if not turn.dialog.knows_queue_start:
         return [MessageRange(key, 0, SEQUENCE_MAX, turn.fragment_budget, turn.read_limit, max_body_bytes)]
@@ -38,7 +38,7 @@ def ranges_to_read(turn: SendTurn, max_body_bytes: int) -> list[MessageRange]:
     if turn.fragment_budget and head <= turn.last_sendable and head not in turn.found_messages:
         if is_started:
             numbers.add(head)
-        else:  # nothing of it was sent and nothing was interleaved: it is the first of the following messages
+        else:  # neither the message nor interleaved ones were sent: it is the first of the following messages
             after = head
     ranges = [
         MessageRange(key, first, first + number - 1, number, _UNLIMITED)
@@ -69,7 +69,7 @@ def _number_ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def interleave(rows: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> Iterator[int]:
-    """Yields the rows of a dialog with single-fragment messages placed between the fragments of the large one before them (P13).
+    """Yields the rows of a dialog with single-fragment messages placed between the fragments of the preceding large message (P13).
 
     Args:
         rows: Row indexes, ordered by message and fragment.
@@ -108,9 +108,9 @@ _KEY: Final = "session_key"
 _MESSAGE: Final = ("conversation_id", "is_initiator", "message_sequence_number", "is_conversation_error")
 _FRAGMENT: Final = (_DIALOG, "message_sequence_number", "fragment_number", "fragment_count")
 _FAST_WITHIN: Final = SECOND
-"""The window of a dialog grows if what was sent is acknowledged within this time."""
+"""The window of a dialog grows if sent fragments are acknowledged within this time."""
 _SLOW_AFTER: Final = 5 * SECOND // 2
-"""It shrinks if that takes longer than this."""
+"""The window shrinks if acknowledgements take longer than this."""
 
 
 class Sender:
@@ -163,9 +163,9 @@ class Sender:
         return turn
 
     def acknowledge(self, dialog: Dialog, acked: int, runs: list[AckRange], now: int) -> None:
-        """Removes what a clamped acknowledgement names from flight, and adapts the window to how long that took.
+        """Removes the fragments that a clamped acknowledgement names from flight, and adapts the window to the time that this took.
 
-        What is in flight should arrive within a second, so that the timer of P17 does not expire for what is only slow.
+        Fragments in flight should arrive within a second, so that the timer of P17 does not expire for fragments that are merely slow.
         """
         transmission = dialog.transmission
         window = max(transmission.window_bytes, self._settings.window_bytes)
@@ -177,7 +177,7 @@ class Sender:
         self._adapt_window(transmission, window, before, now)
 
     def _adapt_window(self, transmission: Transmission, window: int, before: Sequence[Flight], now: int) -> None:
-        """Doubles the window if acknowledged fragments took little time, and halves it if they took long; `before` was in flight."""
+        """Doubles the window if acknowledged fragments took little time, and halves it if they took long; `before` are the previous flights."""
         settings = self._settings
         left = {id(flight) for flight in transmission.flights}
         due = min((flight.due for flight in before if flight.attempt == 0 and id(flight) not in left), default=None)
@@ -190,7 +190,7 @@ class Sender:
             transmission.window_bytes = max(window // 2, settings.window_bytes)
 
     def _window_bytes(self, transmission: Transmission) -> int:
-        """Returns how many bytes may be in flight; only a large message uses more than the initial value."""
+        """Returns the number of bytes that may be in flight; only a large message uses more than the initial value."""
         grown = transmission.window_bytes if transmission.cursor else 0
         return max(grown, self._settings.window_bytes)
 
@@ -198,7 +198,7 @@ class Sender:
         return self._other_lengths.get(dialog.key, self._settings.max_fragment_bytes)
 
     def last_sendable(self, dialog: Dialog) -> int:
-        """Returns the last message that may be sent: only the first, until a broker instance has answered the initiator (R8)."""
+        """Returns the last message that may be sent: only the first message, until a broker instance has answered the initiator (R8)."""
         if dialog.ended_with_error:
             return SEQUENCE_MAX
         endpoint = dialog.endpoint
@@ -210,7 +210,7 @@ class Sender:
         return transmission.acked + self._settings.max_sequence_distance
 
     def take_fragments(self, turns: Sequence[SendTurn], now: int) -> FragmentBatch | FastOutbound:
-        """Reads and fragments what the turns need, and marks it as sent."""
+        """Reads and fragments the messages that the turns need, and marks the fragments as sent."""
         self._apply_ending_errors(turns)
         cached = [
             part
@@ -228,7 +228,7 @@ class Sender:
         if messages["message_body"].null_count:
             messages = self._exclude_held(messages, turns, by_key)
             has_room = limits[chosen_place] > CACHED_BYTES_MIN and not turns[chosen_place].is_waiting
-            if has_room:  # the others may start theirs in their next turn
+            if has_room:  # the other dialogs may start their messages in their next turn
                 for turn in turns:
                     turn.has_more |= turn.is_waiting
         if not messages.num_rows and not cached:
@@ -251,7 +251,7 @@ class Sender:
         return FragmentBatch(fragments.take(pa.array(taken, pa.int64())), owners, read_bytes)
 
     def _apply_ending_errors(self, turns: Sequence[SendTurn]) -> None:
-        """Makes an error that ends a dialog skip the windows and R8, and forgets the messages that the application dropped."""
+        """Lets an error that ends a dialog bypass the windows and R8, and forgets the messages that the application dropped."""
         asking = [turn for turn in turns if turn.checks_ending_error]
         ended = self._storage.ending_errors([turn.dialog.key for turn in asking]) if asking else {}
         for turn in asking:
@@ -267,7 +267,7 @@ class Sender:
 
     @staticmethod
     def _exclude_held(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[EndpointKey, int]) -> pa.Table:
-        """Returns the messages that were read; those that were too long to start make their dialogs wait."""
+        """Returns the messages that were read; if a message was too long to start, its dialog waits."""
         is_read = messages["message_body"].is_valid()
         held = messages.filter(pc.invert(is_read))
         for key in sender_keys(held):
@@ -322,12 +322,13 @@ class Sender:
             turn = turns[place]
             turn.found_messages.add(number)
             if not turn.dialog.knows_queue_start:
-                # The queue starts with the first unacknowledged message: acknowledged ones have been removed.
+                # The queue starts with the first unacknowledged message, because acknowledged messages have been
+                # removed.
                 transmission = turn.dialog.transmission
                 transmission.acked, transmission.head, transmission.last_interleaved = number - 1, number, number
                 turn.dialog.knows_queue_start = True
                 turn.last_sendable = self.last_sendable(turn.dialog)
-            if is_error:  # the application ended the dialog with it, and dropped the earlier messages
+            if is_error:  # the application ended the dialog with this error, and dropped the earlier messages
                 turn.dialog.transmission.skip_to(number)
                 turn.dialog.ended_with_error = True
                 turn.last_sendable, turn.fragment_budget = max(turn.last_sendable, number), max(turn.fragment_budget, 1)
@@ -360,7 +361,7 @@ class Sender:
     def _take_whole(
         turn: SendTurn, rows: Sequence[int], sequences: Sequence[int], counts: Sequence[int], sizes: Sequence[int]
     ) -> int:
-        """Marks leading single-fragment messages as sent, as many as are next in order and fit, and returns their number."""
+        """Marks leading single-fragment messages as sent, as many as are next in order and fit; returns their number."""
         transmission = turn.dialog.transmission
         for at, row in enumerate(rows):
             sequence, size = sequences[row], sizes[row]
@@ -390,7 +391,7 @@ class Sender:
                 self._cache.put(turns[place].dialog.key, sequence, fragments.slice(row, count))
 
     def _take(self, turn: SendTurn, sequence: int, number: int, count: int, size: int) -> bool:
-        """Marks a fragment as sent if it is next and fits, and returns whether it is sent."""
+        """Marks a fragment as sent if it is next and fits; returns whether it is sent."""
         transmission = turn.dialog.transmission
         if sequence > turn.last_sendable or not transmission.is_next_unsent(sequence, number, count):
             return False
@@ -439,7 +440,7 @@ def _fragment_positions(fragments: pa.Table) -> tuple[list[int], list[int], list
 
 
 def take_fast(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[EndpointKey, int]) -> FastOutbound | None:
-    """Takes whole messages for the turns and marks them as sent; None, without changes, if the fast path does not apply to all."""
+    """Takes whole messages for the turns, and marks them as sent; returns None, and changes nothing, if the fast path does not apply to all turns."""
     if not all(turn.is_fast for turn in turns) or (found := _core.outgoing_runs(messages)) is None:
         return None
     runs = [(turns[by_key[conversation_id, side]], first, lengths) for conversation_id, side, first, lengths in found]

@@ -14,7 +14,7 @@ LIFETIME_MAX: Final = 2**31 - 1
 DESCRIPTION_MAX: Final = 3000
 """The maximum length of an error description, in characters."""
 BODY_MAX: Final = _core.BODY_MAX
-"""The maximum length of a message, in bytes: a SQLite row holds no more, and the other columns need some of it."""
+"""The maximum length of a message, in bytes: the maximum size of a SQLite row, less some space for the other columns."""
 
 SECOND: Final = 1_000_000
 """One second in microseconds, the unit of all times in the protocol."""
@@ -22,9 +22,9 @@ SECOND: Final = 1_000_000
 
 WINDOW_FRAGMENTS_MAX: Final = 1024
 SEQUENCE_DISTANCE_MAX: Final = 4 * WINDOW_FRAGMENTS_MAX
-"""How far a message may be ahead of the next expected one, whatever the sender's window."""
+"""How far a message may be ahead of the next expected message, whatever the sender's window is."""
 FRAGMENT_BYTES_MIN: Final = 2048
-"""With smaller fragments, the largest message would have more than 2**20 of them, and peers would always refuse it."""
+"""With smaller fragments, the largest message would need more than 2**20 fragments, and peers would always refuse it."""
 Integrity: TypeAlias = Literal["strict", "compat"]
 
 
@@ -34,23 +34,24 @@ class ProtocolSettings:
 
     Attributes:
         max_fragment_bytes: The maximum number of body bytes in a fragment.
-        window_fragments: How many fragments of a dialog may be unacknowledged.
-        window_bytes: How many bytes of fragments of a dialog may be unacknowledged at first.
-        max_window_bytes: How many bytes of a message of several fragments may be unacknowledged while acknowledgements arrive within a
-            second.
-        max_ahead_bytes: The maximum bytes of messages that have been started and are not yet acknowledged in order;
-            above this limit, no further message is started. The peer has to buffer these bytes.
-        fragments_per_turn: How many fragments of one dialog are sent before the next dialog gets its turn.
-        acknowledgement_wait: How long an acknowledgement waits for a message that can carry it, in microseconds.
-        max_pending_bytes: The maximum bytes of messages of one dialog that wait for an earlier message; each fragment
-            counts as its size plus 512 bytes. About as many bytes are reassembled at a time. The next expected message
-            may be larger, but its fragments, at 512 bytes each, must not exceed this limit.
-        max_message_bytes: The size of the largest message that is received; at most what a queue row can hold. A larger
-            message, and those after it, are never received; their sender retries until the lifetime of the conversation
-            ends. The transmission status at the sender gives the reason, unless a forwarder is between the two
-            instances; the event Message Undeliverable of this instance always gives it.
-        integrity: "strict" encrypts the fragments of secured dialogs with AES-256-GCM and accepts no others. "compat" sends and accepts
-            encrypted MD5 signatures, which detect accidents but not attackers, and does not authenticate acknowledgements.
+        window_fragments: The maximum number of unacknowledged fragments of a dialog.
+        window_bytes: The initial maximum number of unacknowledged bytes of a dialog.
+        max_window_bytes: The maximum number of unacknowledged bytes of a message of several fragments, while
+            acknowledgements arrive within a second.
+        max_ahead_bytes: The maximum total size in bytes of messages that have been started and are not yet acknowledged
+            in order; above this limit, no further message is started. The peer has to buffer these bytes.
+        fragments_per_turn: The number of fragments of one dialog that are sent before the next dialog gets its turn.
+        acknowledgement_wait: How many microseconds an acknowledgement waits for a message that can carry it.
+        max_pending_bytes: The maximum total size in bytes of one dialog's messages that wait for an earlier message;
+            each fragment counts as its size plus 512 bytes. About as many bytes are reassembled at a time. The next
+            expected message may be larger, but its fragments, at 512 bytes each, must not exceed this limit.
+        max_message_bytes: The size of the largest message that is received; at most the size that a queue row can
+            contain. A larger message, and the messages after it, are never received; their sender retries until the
+            lifetime of the conversation ends. The transmission status at the sender names the reason, unless a
+            forwarder is between the two instances; the event Message Undeliverable of this instance always names it.
+        integrity: "strict" encrypts the fragments of secured dialogs with AES-256-GCM, and accepts only such fragments.
+            "compat" sends and accepts encrypted MD5 signatures, which detect accidents but not attackers, and does not
+            authenticate acknowledgements.
         honor_priority: Whether dialogs with a higher priority send first.
 
     Raises:
@@ -97,5 +98,5 @@ class ProtocolSettings:
 
     @property
     def max_sequence_distance(self) -> int:
-        """The maximum distance in sequence numbers between the first unacknowledged message and another that is sent."""
+        """The maximum distance in sequence numbers between the first unacknowledged message and a later message that is sent."""
         return 4 * self.window_fragments

@@ -1,4 +1,4 @@
-"""The interface that storages of dialogs implement, and the changes of one batch."""
+"""The interface of dialog storages, and the changes of one batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MessageRun(NamedTuple):
     rows: int
     """The number of messages."""
     message_type_name: str
-    """The message type of all of them."""
+    """The message type of all messages."""
 
 
 EndpointKey: TypeAlias = tuple[bytes, bool]
@@ -81,7 +81,7 @@ class DialogEndpoint:
 
     Attributes:
         conversation_id: The conversation.
-        is_initiator: Whether this side started it.
+        is_initiator: Whether this side started the conversation.
         service_name: The local service.
         broker_instance: The broker id of the local database.
         far_service_name: The remote service.
@@ -90,12 +90,12 @@ class DialogEndpoint:
         priority: The priority, from 1 to 10.
         lifetime: When the conversation expires, in microseconds since 1970; None for never.
         session_key: The key with which this side seals, 32 bytes; None for an unsecured conversation.
-        far_session_key: The key with which the peer seals; None if it is the same, or if the peer has not answered with its own.
-        far_certificate: The fingerprint of the certificate that authenticated the peer; None if none did.
-        is_bound: Whether the peer has answered, so that broker id and peer are fixed (R8, P25).
+        far_session_key: The key with which the peer seals; None if it equals `session_key`, or if the peer has not answered with its own key.
+        far_certificate: The fingerprint of the certificate that authenticated the peer; None if there is none.
+        is_bound: Whether the peer has answered, so that the broker id and the peer are fixed (R8, P25).
         far_peer: The peer that delivered the first reply or acknowledgement of an unsecured conversation; None if connections have no
             certificates.
-        receive_sequence: The number of the next expected message; all earlier ones are in the queue.
+        receive_sequence: The number of the next expected message; all earlier messages are in the queue.
         state: The state of the conversation when the row was read.
         send_sequence: The number of the next message to send, when the row was read.
         route_broker_instance: The broker id of the route that the messages of an unbound initiator take.
@@ -122,7 +122,7 @@ class DialogEndpoint:
 
     @property
     def to_broker_instance(self) -> bytes | None:
-        """The broker id that messages name: the known one, else that of the route."""
+        """The broker id that messages name: the known broker id, else that of the route."""
         return self.far_broker_instance or self.route_broker_instance
 
     @property
@@ -133,13 +133,14 @@ class DialogEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class ExchangedKeys:
-    """The keys that came with the first row of a direction.
+    """The keys in the first row of a direction.
 
     Attributes:
         far_session_key: The key with which the sender seals.
-        session_key: The key for replies, if this side is the target; None if it is the same.
-        far_certificate: The fingerprint of the certificate that authenticated the sender; None if none did.
-        valid_for: The rows that the keys are for: whether the initiator sends, from which service, and to which. None for any.
+        session_key: The key for replies, if this side is the target; None if it is the same key.
+        far_certificate: The fingerprint of the certificate that authenticated the sender; None if there is none.
+        valid_for: The rows for which the keys are valid: whether the initiator sends, the sending service and the
+            receiving service. None means any row.
     """
 
     far_session_key: bytes = field(repr=False)
@@ -149,7 +150,7 @@ class ExchangedKeys:
 
 
 SessionKeys: TypeAlias = Mapping[bytes, bytes | ExchangedKeys]
-"""The keys that came with a batch, by conversation id; plain bytes are the one key of both directions."""
+"""The keys in a batch, by conversation id; plain bytes are the key of both directions."""
 
 
 class MessageRange(NamedTuple):
@@ -166,7 +167,7 @@ class MessageRange(NamedTuple):
     max_bytes: int
     """Reading may stop after this many bytes of bodies; at least one message is returned."""
     max_body_bytes: int = 2**63 - 1
-    """The longest body that is read. A longer message is returned without its body, and as the last one."""
+    """The longest body that is read. A longer message is returned without its body, and ends the result."""
 
 
 class StoredFragmentInfo(NamedTuple):
@@ -175,13 +176,13 @@ class StoredFragmentInfo(NamedTuple):
     key: EndpointKey
     """The receiving endpoint."""
     position: tuple[int, int]
-    """Its message number and fragment number."""
+    """The message number and the fragment number."""
     fragment_count: int
-    """The number of fragments of its message."""
+    """The number of fragments of the message."""
     message_digest: bytes | None
     """The MD5 digest of the whole message."""
     size: int
-    """Its size in bytes."""
+    """The size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +206,16 @@ class BatchChanges:
         at: The time of arrival.
         created: Endpoints that first messages create.
         bound: Endpoints whose peer has answered for the first time, with its broker id and identity (R8, P25).
-        messages: Messages to enqueue, in order (`MESSAGES`); those that the endpoint's state does not accept are dropped.
-        runs: Runs that make up the first of these messages; the others are for other endpoints.
+        messages: Messages to enqueue, in order (`MESSAGES`); messages that the endpoint's state does not accept are dropped.
+        runs: Runs that make up the first of these messages; the remaining messages are for other endpoints.
         stored: Fragments to store until their messages are complete and next in order (`STORED_FRAGMENTS`, P14).
         received: The new `receive_sequence` of endpoints; stored fragments of earlier messages can be deleted.
         dropped: Messages that do not match their digest (P23): endpoint and number. Their stored fragments are deleted.
         acknowledged: The last message acknowledged by the peer, by endpoint; messages up to it leave the transmission queue.
         errors: Errors of the remote broker, by endpoint: the endpoint goes to ER, its messages leave the transmission queue.
-        refusals: Endpoints with a refused message, and the reason: they go to ER, with an error in their own queue.
+        refusals: Endpoints with a refused message, and the reason: they go to ER, and their queues get an error.
         lost_by_peer: Endpoints whose peers have lost messages that they had acknowledged: both ends go to ER.
-        too_large: Endpoints with a message that is larger than the limit. Fragments up to the limit may be stored; later ones are not.
+        too_large: Endpoints with a message that is larger than the limit. Fragments up to the limit may be stored; later fragments are not.
     """
 
     at: int
@@ -242,31 +243,31 @@ class BatchChanges:
 
 
 class MessageKind(NamedTuple):
-    """What decides whether a message may be received."""
+    """The properties that decide whether a message may be received."""
 
     service_contract_name: str
     """The contract of the conversation."""
     from_initiator: bool
-    """Whether the initiator sent it."""
+    """Whether the initiator sent the message."""
     message_type_name: str
     """The message type."""
 
 
 class DialogStorage(Protocol):
-    """What the engine reads. The engine itself writes only fragment sizes and transmissions; the caller writes its `BatchChanges`."""
+    """The storage that the engine reads. The engine itself writes only fragment sizes and transmissions; the caller writes its `BatchChanges`."""
 
     def sync(self) -> None:
-        """Makes durable what the caller has committed. The engine calls it before it returns rows to send."""
+        """Makes the caller's commits durable. The engine calls this before it returns rows to send."""
 
     def endpoints(self, keys: Sequence[EndpointKey]) -> Sequence[DialogEndpoint | None]:
-        """Returns the endpoints, None for missing ones. Recently closed ones are included, to recognize replays."""
+        """Returns the endpoints, with None for missing endpoints. Recently closed endpoints are included, to recognize replays."""
 
     def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[EndpointKey, int]:
         """Stores the fragment size durably; each engine calls it once when it starts.
 
         Returns:
-            The endpoints that keep their previous size: they have unacknowledged messages, and their peers may hold
-            fragments of that size, which fragments of a new size would contradict.
+            The endpoints that keep their previous size, each with this size: they have unacknowledged messages, and
+            their peers may hold fragments of that size, which fragments of a new size would contradict.
         """
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
@@ -303,7 +304,7 @@ class DialogStorage(Protocol):
             key: The receiving endpoint.
             first: The first message and fragment.
             end: The message before which to stop.
-            most_bytes: The number of bytes of bodies after which reading may stop.
+            most_bytes: Reading may stop after this many bytes of bodies.
 
         Returns:
             The fragments; none if there are no more.
@@ -313,13 +314,13 @@ class DialogStorage(Protocol):
         """Returns the endpoint of each new conversation with its broker id and priority set, or why its service refuses it."""
 
     def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:
-        """Returns whether messages of all these kinds may be received, whatever their bodies are, so that they need no `validate`."""
+        """Returns whether messages of all these kinds may be received with any body, so that they need no `validate`."""
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         """Returns the refused messages (`MESSAGES`) by row, checking message type, direction and validation against the contracts."""
 
     def save_transmissions(self, objects: Mapping[EndpointKey, bytes]) -> None:
-        """Writes transmission objects to the work table (P32), replacing older ones. Empty the table when the instance starts."""
+        """Writes transmission objects to the work table (P32), replacing older objects. The table must be emptied when the instance starts."""
 
     def load_transmissions(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, bytes]:
         """Reads transmission objects from the work table."""

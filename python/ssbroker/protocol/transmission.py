@@ -1,4 +1,4 @@
-"""The transmission object of an endpoint: what it has sent, what of it is acknowledged, and both packed into the bytes that the work table stores."""
+"""The transmission object of an endpoint: its sent and acknowledged messages, and their packed form in the work table."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Flight:
     """Fragments that were sent together and wait for their acknowledgement.
 
     Attributes:
-        due: When the unacknowledged ones are sent again.
-        attempt: How often they were sent again before.
+        due: When the unacknowledged fragments are sent again.
+        attempt: The number of earlier retransmissions.
         fragments: A bit mask of the fragments for each message.
     """
 
@@ -41,24 +41,25 @@ class Transmission:
 
     Attributes:
         key: The endpoint.
-        acked: All messages up to this number are acknowledged; -1 if none is.
+        acked: All messages up to this number are acknowledged; -1 if no message is acknowledged.
         head: The first message that was not sent completely.
-        cursor: How many of its fragments were sent.
-        last_interleaved: The last message that was sent while `head` was in progress; `head` if none was.
+        cursor: The number of fragments of `head` that were sent.
+        last_interleaved: The last message that was sent while `head` was in progress; `head` if there was none.
         first_unsent: The first message that had never been sent when `acked` last advanced, as far as known.
-        acked_beyond_cursor: A bit mask of the fragments of `head` beyond the cursor that the peer has: they were sent before a restart.
+        acked_beyond_cursor: A bit mask of the fragments of `head` beyond the cursor that the peer already has, because
+            they were sent before a restart.
         in_flight: A bit mask of the unacknowledged fragments for each message.
         fragment_counts: The fragment counts of incompletely acknowledged messages with more than one fragment.
-        fragment_bytes: How many bytes a fragment of a message in flight is charged for.
-        started_sizes: How many bytes a started message is charged for, until it is acknowledged in order.
-        started_bytes: The sum of `started_sizes`: what the peer may have to buffer.
+        fragment_bytes: The number of bytes charged for each fragment of a message in flight.
+        started_sizes: The number of bytes charged for a started message until it is acknowledged in order.
+        started_bytes: The sum of `started_sizes`: the number of bytes that the peer may have to buffer.
         flights: When the fragments in flight are sent again.
         fragments_in_flight: The number of fragments in flight.
-        bytes_in_flight: How many bytes they are charged for.
+        bytes_in_flight: The number of bytes charged for the fragments in flight.
         is_dirty: Whether the object has changed since it was packed (P32).
         last_used: The time of the last change.
         last_repaired: The last message that was sent again immediately because the peer had discarded it.
-        window_bytes: How many bytes of a message of several fragments may be in flight; 0 means the initial value.
+        window_bytes: The number of bytes of a message of several fragments that may be in flight; 0 means the initial value.
     """
 
     key: EndpointKey
@@ -82,7 +83,7 @@ class Transmission:
     window_bytes: int = 0
 
     def mark_sent(self, sequence: int, fragment: int, count: int, charge: int) -> None:
-        """Records that a fragment is sent for the first time: the next of `head`, or a single-fragment message after it."""
+        """Records that a fragment is sent for the first time: the next fragment of `head`, or a single-fragment message after it."""
         in_flight = self.in_flight.get(sequence, 0)
         if in_flight and self.fragment_bytes[sequence] != charge:  # an unpacked object has one charge for all messages
             self.bytes_in_flight += (charge - self.fragment_bytes[sequence]) * in_flight.bit_count()
@@ -118,7 +119,7 @@ class Transmission:
         self.head = self.last_interleaved = numbers.stop
 
     def is_next_unsent(self, sequence: int, fragment: int, count: int) -> bool:
-        """Returns whether this fragment is the next of `head`, or the next single-fragment message to interleave."""
+        """Returns whether this is the next fragment of `head`, or the next single-fragment message to interleave."""
         if sequence == self.head:
             return fragment == self.cursor
         return count == 1 and sequence == max(self.head, self.last_interleaved) + 1
@@ -134,7 +135,7 @@ class Transmission:
         self.is_dirty = True
 
     def take_due(self, now: int, limit: int) -> list[Flight]:
-        """Removes and returns due flights, reduced to at most `limit` unacknowledged fragments; the others stay due."""
+        """Removes and returns due flights, reduced to at most `limit` unacknowledged fragments; the remaining fragments stay due."""
         due = [flight for flight in self.flights if flight.due <= now]
         if not due:
             return due
@@ -165,7 +166,7 @@ class Transmission:
         self.is_dirty = True
 
     def unacknowledged(self, fragments: dict[int, int]) -> dict[int, int]:
-        """Returns those of the given fragments that are not acknowledged."""
+        """Returns the given fragments that are not acknowledged."""
         in_flight = self.in_flight
         return {sequence: left for sequence, mask in fragments.items() if (left := mask & in_flight.get(sequence, 0))}
 
@@ -178,7 +179,7 @@ class Transmission:
         return any(flight.due <= now and self._is_unacknowledged(flight) for flight in self.flights)
 
     def clamp_acknowledgement(self, acked: int, runs: list[AckRange]) -> tuple[int, list[AckRange]]:
-        """Limits an acknowledgement to what was sent, including all of a partly sent message: it may have been sent before a restart."""
+        """Limits an acknowledgement to sent messages; a partly sent message counts as a whole, because it may have been sent before a restart."""
         head, cursor = self.head, self.cursor
         last_of_head = self.fragment_counts[head] - 1 if cursor else 0
         if acked >= head:
@@ -197,7 +198,7 @@ class Transmission:
     def shows_data_loss(self, acked: int, runs: list[AckRange]) -> bool:
         """Returns whether a clamped acknowledgement shows that the peer has lost messages that it had acknowledged.
 
-        An acknowledgement that is merely old names nothing that was sent after a later one arrived.
+        An acknowledgement that is merely old names nothing that was sent after a later acknowledgement arrived.
         """
         return acked < self.acked and any(run[2] >= self.first_unsent for run in runs)
 
@@ -234,7 +235,7 @@ class Transmission:
         self.is_dirty = True
 
     def skip_to(self, sequence: int) -> None:
-        """Continues at a message; the earlier ones have been removed from the transmission queue."""
+        """Continues at a message; earlier messages have been removed from the transmission queue."""
         for number in [each for each in {*self.in_flight, *self.fragment_counts} if each < sequence]:
             self._remove(number, -1)
             self.fragment_counts.pop(number, None)
@@ -281,7 +282,7 @@ class Transmission:
             self.started_bytes -= sizes.pop(sequence)
 
     def _advance_cursor(self) -> None:
-        """Moves the cursor past fragments that the peer has, but not past the last one, which must be sent to be acknowledged."""
+        """Moves the cursor past fragments that the peer has, but not past the last fragment, which must be sent to be acknowledged."""
         if self.acked_beyond_cursor:
             self.acked_beyond_cursor &= (1 << (self.fragment_counts[self.head] - 1)) - 1
             received = self.acked_beyond_cursor >> self.cursor
@@ -310,14 +311,15 @@ _CHARGE_BYTES_MAX: Final = 5
 _NOTHING_DUE: Final = -1
 _ATTEMPTS_MAX: Final = 100
 _CONTINUATION: Final = 0x80
-"""The bit of a byte that marks that another byte follows."""
+"""The bit that means that another byte follows."""
 
 
 def pack_transmission(transmission: Transmission) -> bytes:
     """Packs an object into at most `PACKED_MAX` bytes.
 
-    If more ranges are in flight than fit, everything after the acknowledged number is packed as unsent and is sent again at the earliest
-    due time. `acked_beyond_cursor` is not packed, because the next acknowledgement repeats it, nor are the charges of started messages.
+    If more ranges are in flight than fit, everything after the acknowledged number is packed as unsent, and is sent
+    again at the earliest due time. `acked_beyond_cursor` is not packed, because the next acknowledgement repeats it;
+    neither are the charges of started messages.
 
     Examples:
         >>> len(pack_transmission(Transmission((bytes(16), True))))
@@ -325,7 +327,7 @@ def pack_transmission(transmission: Transmission) -> bytes:
     """
     entries = [number for entry in _packed_entries(transmission) for number in entry]
     data = b"".join(map(_encode_varint, entries))
-    # One due time for all flights: the waits need not be exact.
+    # All flights share one due time, because the waits need not be exact.
     due = min((flight.due for flight in transmission.flights), default=0)
     attempt = max((flight.attempt for flight in transmission.flights), default=_NOTHING_DUE)
     if _FIXED.size + len(data) + _CHARGE_BYTES_MAX > PACKED_MAX:
@@ -367,7 +369,7 @@ def pack_transmission(transmission: Transmission) -> bytes:
 
 
 def _packed_entries(transmission: Transmission) -> Iterator[tuple[int, ...]]:
-    """Yields runs of single-fragment messages in flight, and larger messages with the runs of their fragments."""
+    """Yields runs of single-fragment messages in flight, and larger messages with their runs of fragments."""
     before = transmission.acked
     run = 0
     for sequence in sorted({*transmission.in_flight, *transmission.fragment_counts}):
@@ -451,7 +453,7 @@ def _encode_varint(number: int) -> bytes:
 
 
 class _VarintReader:
-    """Reads consecutive variable-length numbers with seven bits in a byte."""
+    """Reads consecutive variable-length numbers, seven bits per byte."""
 
     __slots__ = ("_data", "_position", "count")
 

@@ -56,7 +56,7 @@ def read_certificate(data: bytes) -> x509.Certificate:
 
 
 def validity_period(certificate: bytes) -> tuple[datetime, datetime]:
-    """Returns the start and end of a certificate's validity in UTC; for several certificates in PEM, those of the first.
+    """Returns the start and end of a certificate's validity in UTC; if the PEM contains several certificates, uses the first.
 
     Raises:
         InputError: The data is not a valid certificate, or its validity cannot be read.
@@ -140,10 +140,10 @@ def to_der(certificate: bytes) -> bytes:
 
 
 def read_all_der(data: bytes) -> list[bytes]:
-    """Reads certificates in PEM, or one in DER, and returns the DER form of each.
+    """Reads certificates in PEM, or one certificate in DER; returns the DER form of each.
 
     Raises:
-        InputError: There is no certificate, or one is truncated or invalid.
+        InputError: There is no certificate, or a certificate is truncated or invalid.
     """
     require_cryptography()
     from cryptography import x509  # noqa: PLC0415 - the reason is above
@@ -161,7 +161,7 @@ def read_all_der(data: bytes) -> list[bytes]:
 
 
 def can_sign(certificate: bytes) -> bool:
-    """Returns whether certificates signed by this one would be trusted: it is an authority's, or does not state otherwise.
+    """Returns whether certificates signed with this certificate would be trusted: it is marked as an authority, or not marked otherwise.
 
     Raises:
         InputError: The data is not a valid certificate, or its extensions cannot be read.
@@ -177,7 +177,7 @@ def can_sign(certificate: bytes) -> bool:
 
 
 KeyKind: TypeAlias = Literal["EC", "RSA"]
-"""P-256 is fast, and sufficient for connections; dialogs need RSA."""
+"""The kind of a key. EC (P-256) is fast, and sufficient for connections; dialogs need RSA."""
 
 RSA_BITS_MIN: Final = 2048
 """The minimum length of an RSA key."""
@@ -195,7 +195,7 @@ class Validity:
         not_after: The end, in UTC.
 
     Raises:
-        OptionError: It ends before it begins, or begins before 1950, which certificates cannot express.
+        OptionError: The period ends before it begins, or begins before 1950, which certificates cannot express.
     """
 
     not_before: datetime
@@ -243,7 +243,7 @@ def make_certificate(
     kind: KeyKind = "EC",
     bits: int = RSA_BITS_MIN,
 ) -> CertificateWithKey:
-    """Creates a certificate for an instance or for the owner of a service; it cannot sign others.
+    """Creates a certificate for an instance or for the owner of a service; the certificate cannot sign others.
 
     Args:
         names: DNS names or IP addresses; the first is also the subject's common name, and so the principal's name.
@@ -395,7 +395,7 @@ def _sign(builder: x509.CertificateBuilder, key: PrivateKey, signer: PrivateKey)
 
 
 KEY_PASSWORD_BYTES_MAX: Final = 1023
-"""OpenSSL does not accept longer passwords."""
+"""The maximum length of a password in OpenSSL."""
 
 
 def key_to_der(data: bytes, *, password: str | None) -> bytes:

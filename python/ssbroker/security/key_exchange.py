@@ -37,9 +37,9 @@ class CertificateDescription:
         subject: The subject.
         issuer: The issuer.
         serial_number: The serial number, in hexadecimal digits.
-        not_before: The start of its validity.
-        not_after: The end of its validity.
-        bits: The length of its key.
+        not_before: The start of the validity period.
+        not_after: The end of the validity period.
+        bits: The length of the key in bits.
     """
 
     subject: str
@@ -55,7 +55,7 @@ class DialogCertificate:
 
     Args:
         certificate: The certificate, in PEM or DER.
-        key: Its private key in PEM or DER, not encrypted; None for another party's certificate.
+        key: The private key in PEM or DER, not encrypted; None for another party's certificate.
 
     Raises:
         InputError: The certificate is invalid, its key is not RSA or too short, or the private key does not match.
@@ -111,7 +111,7 @@ class DialogCertificate:
 
     @property
     def thumbprint(self) -> bytes:
-        """The SHA-1 thumbprint by which SQL Server identifies it; not used for trust."""
+        """The SHA-1 thumbprint by which SQL Server identifies the certificate; not used for trust."""
         return hashlib.sha1(self.der, usedforsecurity=False).digest()
 
     @property
@@ -128,7 +128,7 @@ class DialogCertificate:
         return self._public.encrypt(key, _oaep())
 
     def unwrap(self, data: bytes) -> bytes | None:
-        """Decrypts a wrapped key; None if it was made for another certificate, or changed.
+        """Decrypts a wrapped key; None if it was wrapped for another certificate, or changed.
 
         Raises:
             InputError: The private key is not available.
@@ -149,7 +149,7 @@ class DialogCertificate:
         return self._require_key().sign(data, _pss(), hashes.SHA256())
 
     def verify(self, data: bytes, signature: bytes) -> bool:
-        """Returns whether the signature of the data is from this certificate."""
+        """Returns whether this certificate's key signed the data."""
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - imported only where it is needed
         from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - the same
 
@@ -188,9 +188,9 @@ KEY_LIFETIME: Final = 3600 * SECOND
 BLOB_RENEWAL_AGE: Final = 600 * SECOND
 """A blob without an answer is replaced after this time, in microseconds."""
 BLOB_AGE_MAX: Final = 25 * 60 * SECOND
-"""The maximum age of an arriving blob. With `CLOCK_SKEW_MAX`, it equals the time that closed endpoints are kept against replays."""
+"""The maximum age of an arriving blob. Together with `CLOCK_SKEW_MAX`, it equals the time for which closed endpoints are kept to detect replays."""
 CLOCK_SKEW_MAX: Final = 5 * 60 * SECOND
-"""How far in the future a blob may be made, to tolerate differences between clocks."""
+"""How far in the future the creation time of a blob may be, to tolerate differences between clocks."""
 
 _VERSION: Final = 1
 _ANONYMOUS, _FULL = 0, 1
@@ -205,7 +205,7 @@ _CACHED_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """The conversation, direction and services that a session key is valid for.
+    """The conversation, direction and services for which a session key is valid.
 
     Attributes:
         conversation_id: The conversation.
@@ -229,13 +229,13 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class KeyExchangeBlob:
-    """The parsed content of the column `key_exchange`, not verified.
+    """The parsed but unverified content of the column `key_exchange`.
 
     Attributes:
-        created_at: When it was made, in microseconds since 1970.
+        created_at: When the blob was created, in microseconds since 1970.
         to_certificate: The fingerprint of the receiver's certificate.
         from_certificate: The fingerprint of the sender's certificate; None for anonymous security.
-        key_created_at: When its key exchange key was made.
+        key_created_at: When the key exchange key was created.
         wrapped_key: The key exchange key, encrypted with the receiver's certificate.
         signature: The sender's signature of the key exchange key; empty for anonymous security.
         sealed_key: The session key, sealed with the key exchange key.
@@ -305,7 +305,7 @@ class _ExchangeKey:
 
 
 class KeyOffers:
-    """Makes blobs. A key exchange key is used for an hour for a pair of certificates, to avoid RSA operations for each dialog."""
+    """Creates blobs. A key exchange key is used for an hour for each pair of certificates, to avoid RSA operations for each dialog."""
 
     __slots__ = ("_keys",)
 
@@ -321,11 +321,11 @@ class KeyOffers:
         sender: DialogCertificate | None,
         now: int,
     ) -> bytes:
-        """Makes a blob for the column `key_exchange`.
+        """Creates a blob for the column `key_exchange`.
 
         Args:
             session_key: The session key.
-            direction: What the key is valid for.
+            direction: The direction for which the key is valid.
             receiver: The receiver's certificate.
             sender: The sender's certificate with its private key; None for anonymous security.
             now: The current time, in microseconds since 1970.
@@ -340,7 +340,7 @@ class KeyOffers:
 
 
 class KeyOpenings:
-    """Opens blobs. Key exchange keys are cached, invalid ones too, so that each costs RSA operations only once."""
+    """Opens blobs. Key exchange keys, including invalid ones, are cached, so that each needs RSA operations only once."""
 
     __slots__ = ("_keys",)
 
@@ -361,14 +361,14 @@ class KeyOpenings:
 
         Args:
             blob: The blob.
-            direction: What the key must be valid for.
+            direction: The direction for which the key must be valid.
             receiver: The receiver's certificate with its private key.
             sender: The sender's certificate; None for anonymous security.
             now: The current time.
             may_use_rsa: Called before the RSA operations for a new key exchange key; if it returns false, nothing is cached.
 
         Returns:
-            The key; None if the blob is forged, changed, for something else, too old or from the future, or `may_use_rsa` refused it.
+            The key; None if the blob is forged, changed, meant for another direction, too old or from the future, or if `may_use_rsa` refused it.
         """
         is_fresh = now - BLOB_AGE_MAX < blob.created_at <= now + CLOCK_SKEW_MAX
         is_of_key = blob.key_created_at <= blob.created_at < blob.key_created_at + KEY_LIFETIME

@@ -59,7 +59,7 @@ class CryptographyLibrary:
     invalid_tag: type[Exception]
 
     def hkdf(self, key: bytes, *, length: int, info: bytes) -> bytes:
-        """Derives `length` bytes from a random key with HKDF-SHA-256 without salt; `info` is their purpose."""
+        """Derives `length` bytes from a random key with HKDF-SHA-256 without salt; `info` is the purpose of the bytes."""
         from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - the reason is the module's
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - the same
 
@@ -86,7 +86,7 @@ def load_cryptography() -> CryptographyLibrary:
         raise MissingDependencyError("secured dialogs need cryptography: pip install 'ssbroker[broker]'") from error
 
     def encryptor(key: bytes) -> Blocks:
-        # ECB is safe here: it encrypts nothing but the single blocks that the signatures consist of.
+        # ECB is safe here, because it encrypts only signatures, which are single blocks.
         return Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 - see above
 
     def decryptor(key: bytes) -> Blocks:
@@ -110,7 +110,7 @@ class DirectionKeys:
 
     Attributes:
         seal: Together with a salt, yields the key that seals fragments (AES-256-GCM).
-        broker_errors: Seals errors of the broker, which have no sequence number that could serve as a nonce (AES-256-SIV).
+        broker_errors: Seals broker errors, which have no sequence number that could serve as a nonce (AES-256-SIV).
         header: Signs headers and acknowledgements (HMAC-SHA-256).
         signature: Encrypts the MD5 signatures of messages and fragments (AES-256).
     """
@@ -171,7 +171,7 @@ def new_master_key() -> bytes:
 
 
 def seal_with_key(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
-    """Seals data with AES-256-GCM; it can be opened with the same purpose only. Returns a random nonce and the sealed data.
+    """Seals data with AES-256-GCM; it can only be opened with the same purpose. Returns a random nonce and the sealed data.
 
     Examples:
         >>> sealed = seal_with_key(bytes(32), b"secret", purpose=b"of Ann")
@@ -183,7 +183,7 @@ def seal_with_key(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
 
 
 def open_with_key(key: bytes, sealed: bytes, *, purpose: bytes) -> bytes | None:
-    """Opens what `seal_with_key` sealed; None if key, purpose or data differ."""
+    """Opens data that `seal_with_key` sealed; None if the key, the purpose or the data differs."""
     library = load_cryptography()
     try:
         return library.gcm(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], purpose)
@@ -209,7 +209,7 @@ def seal_with_password(key: bytes, password: str) -> bytes:
 
 
 def open_with_password(sealed: bytes, password: str) -> bytes | None:
-    """Opens what `seal_with_password` sealed; None if the password is wrong."""
+    """Opens a key that `seal_with_password` sealed; None if the password is wrong."""
     salt, rest = sealed[:_SALT_BYTES], sealed[_SALT_BYTES:]
     return open_with_key(_stretch_password(password, salt), rest, purpose=_PASSWORD_PURPOSE)
 

@@ -11,9 +11,9 @@ from typing import Final
 from ssbroker.security.keys import Sealer, derive_keys, load_cryptography
 
 SALT_BYTES: Final = 16
-"""The salt before a sealed fragment, so that no two runs of a sender seal with the same key."""
+"""The length of the salt before a sealed fragment; because of the salt, no two runs of a sender seal with the same key."""
 SEAL_BYTES: Final = SALT_BYTES + 16
-"""How much longer a sealed fragment is: the salt and the tag."""
+"""The additional length of a sealed fragment: the salt and the tag."""
 SIGNATURE_BYTES: Final = 16
 """The length of a header signature."""
 
@@ -24,14 +24,15 @@ _BLOCK: Final = 16
 
 
 class SecuredDirection:
-    """Seals what one side of a conversation sends, and opens it on the other side.
+    """Seals the fragments that one side of a conversation sends, and opens them on the other side.
 
-    The nonce consists of direction, sequence number, fragment number and whether the header names the target's broker id, the only header
-    field that may change between transmissions. So a retransmitted fragment has the same bytes, and no nonce is used with two headers.
+    The nonce consists of the direction, the sequence number, the fragment number, and whether the header names the
+    target's broker id, the only header field that may change between transmissions. So a retransmitted fragment has the
+    same bytes, and no nonce is used with two headers.
 
-    A database restored from an old backup, or a copy of it, sends other messages under sequence numbers that were used before. So the
-    sealing key does not depend on the session key alone: each object draws a salt before it first seals, derives its key from both, and
-    puts the salt before each fragment.
+    A database that was restored from an old backup, or a copy of a database, sends different messages under sequence
+    numbers that were used before. So the sealing key does not depend on the session key alone: each object generates a
+    salt before it first seals, derives its key from both, and puts the salt before each fragment.
 
     Args:
         session_key: The session key of the conversation, 32 bytes.
@@ -88,7 +89,7 @@ class SecuredDirection:
             sequence: The message number.
             fragment: The fragment number.
             is_bound: Whether the header names the target's broker id.
-            header: The header that the fragment is authenticated with.
+            header: The header, which is authenticated together with the fragment.
 
         Returns:
             The sealed content.
@@ -112,11 +113,11 @@ class SecuredDirection:
         return part
 
     def seal_notice(self, body: bytes, *, header: bytes) -> bytes:
-        """Seals an error of the broker, which has no sequence number; the result is deterministic."""
+        """Seals a broker error, which has no sequence number; the result is deterministic."""
         return self._siv.encrypt(body, [header])
 
     def open_notice(self, sealed: bytes, *, header: bytes) -> bytes | None:
-        """Opens an error of the broker; None if anything was changed."""
+        """Opens a broker error; None if anything was changed."""
         try:
             return self._siv.decrypt(sealed, [header])
         except (self._invalid_tag, ValueError):
@@ -145,7 +146,7 @@ class SecuredDirection:
         """Decrypts fragment signatures into MD5 digests.
 
         Args:
-            positions: Sequence number, fragment number and fragment count of each.
+            positions: The sequence number, fragment number and fragment count of each fragment.
             messages: The message signature of each fragment, as received.
             signatures: The fragment signatures, 16 bytes each.
 

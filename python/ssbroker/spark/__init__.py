@@ -1,7 +1,7 @@
 """Routes conversations and reassembles messages on Spark DataFrames, in batch jobs and streaming queries.
 
-Requires PySpark 3.5 or newer. Clusters provide it; elsewhere, `pip install 'ssbroker[local-spark]'` installs it. The
-workers need ssbroker too.
+Requires PySpark 3.5 or newer. Clusters provide PySpark; elsewhere, `pip install 'ssbroker[local-spark]'` installs it.
+ssbroker must also be installed on the workers.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ __all__ = [
     "stream_state",
 ]
 
-# Imported on first use, so that a worker imports only what its function needs. No module has the name of a function here, because the import
-# of a module would replace the function.
+# Imported on first use, so that a worker imports only what its function needs. No module may have the name of a
+# function here, because importing the module would replace the function.
 _HOMES = {
     **dict.fromkeys(("SparkComparison", "compare"), "comparison"),
     **dict.fromkeys(("ReassembledFiles", "reassemble_files"), "files.reassembly"),
@@ -61,7 +61,7 @@ _HOMES = {
     "StreamKinds": "streams.stream_rows",
     "stream_state": "streams.stream_state",
 }
-"""The module of each name."""
+"""The module of each public name."""
 
 
 def __getattr__(name: str) -> Any:

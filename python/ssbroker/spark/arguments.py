@@ -1,4 +1,4 @@
-"""Arguments that several functions for Spark take: DataFrames, sessions, catalogs, tie breaks, paths and limits of memory."""
+"""Checks arguments that several Spark functions share: DataFrames, sessions, catalogs, tie breaks, paths and memory limits."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.router import TieBreak
 
 SparkTieBreak: TypeAlias = Literal["hash", "first"]
-"""How to choose among equal candidates; `round_robin` is missing, because workers share no counter."""
+"""How to choose among equal candidates; `round_robin` is not available, because workers do not share a counter."""
 
 MESSAGE_BYTES_MAX: Final = 1 << 30
-"""The maximum message size: larger values exhaust Spark's memory and its limit of 2 GiB for a value."""
+"""The maximum message size; larger values exhaust Spark's memory and exceed its limit of 2 GiB per value."""
 
 _PENDING_BYTES_MIN: Final = 1 << 30
 _PENDING_MESSAGES: Final = 4
 
 
 def default_pending_bytes(max_message_bytes: int) -> int:
-    """Returns the default limit for pending bytes: 1 GiB, or four of the largest messages if that is more.
+    """Returns the default limit for pending bytes: 1 GiB, or the size of four of the largest messages if that is more.
 
     Examples:
         >>> default_pending_bytes(1 << 20) >> 30, default_pending_bytes(1 << 30) >> 30
@@ -36,9 +36,9 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def local_path(path: object, *, name: str) -> Path:
-    """Returns an absolute path, since workers run in a different directory from the driver; raises `InputError` for a URI or another type.
+    """Returns an absolute path, because workers run in a different directory than the driver; raises `InputError` for a URI or another type.
 
-    Symbolic links are not resolved: the data may be replaced by changing the link.
+    Symbolic links are not resolved, because the data may be replaced by changing the link.
 
     Examples:
         >>> local_path("/data/./day.parquet", name="source").as_posix()
@@ -81,7 +81,7 @@ def check_session(given: object) -> None:
         Traceback (most recent call last):
         ssbroker.exceptions.SchemaError: spark: expected a SparkSession, got NoneType
     """
-    # The two kinds share no class, and Spark Connect is not always installed.
+    # The two kinds of session share no class, and Spark Connect is not always installed.
     kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(given).__mro__]
     if ("pyspark", "SparkSession") not in kinds:
         expected, actual = "a SparkSession", type(given).__qualname__

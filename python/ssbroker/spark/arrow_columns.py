@@ -1,4 +1,4 @@
-"""Columns of Arrow data: reading, replacing and making them, without the stubs of pyarrow, which are too narrow."""
+"""Reads, replaces and creates Arrow columns, without pyarrow's stubs, which are too narrow."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def nulls(arrow_type: pa.DataType, count: int) -> ArrowColumn:
 
 
 def to_spark_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Returns the type that Spark accepts in place of an Arrow type: no dictionary and no fixed-size binary."""
+    """Returns a type that Spark accepts instead of an Arrow type: not a dictionary and not fixed-size binary."""
     if isinstance(arrow_type, pa.DictionaryType):
         values: pa.DataType = arrow_type.value_type
         return values
@@ -78,7 +78,7 @@ def to_spark_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def row_keys(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...]) -> ArrowColumn:
-    """Joins some columns into one column of bytes, whose values are equal exactly if the rows are equal in these columns.
+    """Joins columns into one column of bytes, whose values are equal exactly if the rows are equal in these columns.
 
     Examples:
         >>> row_keys(pa.table({"a": [b"x", b"x"], "b": [True, False]}), ("a", "b")).to_pylist()

@@ -1,4 +1,4 @@
-"""Compares the decisions of two catalogs over a DataFrame of conversations."""
+"""Compares the decisions of two catalogs for a DataFrame of conversations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SparkComparison:
     """The decisions of two catalogs on the same conversations."""
 
     rows: DataFrame
-    """The columns of the input, then the decision columns as `before_...` and as `after_...`."""
+    """The columns of the input, followed by the decision columns, named `before_...` and `after_...`."""
     before: Catalog
     """The current catalog."""
     after: Catalog
@@ -74,7 +74,7 @@ def compare(
     tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> SparkComparison:
-    """Routes each conversation by two catalogs; `comparison()` then reports what changes, why, and for how many conversations.
+    """Routes each conversation with two catalogs; `comparison()` then reports what changes, why, and for how many conversations.
 
     Args:
         conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.

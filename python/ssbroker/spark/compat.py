@@ -1,4 +1,4 @@
-"""What differs between the supported versions of PySpark."""
+"""Differences between the supported versions of PySpark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_spark_version(feature: str = "ssbroker.spark", *, name: str = "ssbroke
 def check_stream_support(name: str, *, instead: str) -> None:
     """Raises `MissingSparkError` unless PySpark and its protobuf have `transformWithState` for Python.
 
-    `name` is the function that was called, and `instead` are those that do the same for a batch.
+    `name` is the function that was called, and `instead` names the functions that do the same for a batch.
     """
     otherwise = f"; use {instead} in foreachBatch, which does not keep what is incomplete at the end of a micro-batch"
     check_spark_version("streams", name=name, otherwise=otherwise)
@@ -50,7 +50,7 @@ def check_stream_support(name: str, *, instead: str) -> None:
         importlib.import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("google"):
-            return  # the thin client of Spark Connect lacks it; the server has it
+            return  # the thin client of Spark Connect lacks this; the server has it
         raise MissingSparkError(f"{name} needs protobuf: pip install protobuf", name="protobuf") from error
     except Exception as error:
         raise MissingSparkError(
@@ -60,7 +60,7 @@ def check_stream_support(name: str, *, instead: str) -> None:
 
 
 def has_arrow_udf() -> bool:
-    """Whether PySpark has Arrow UDFs: since 4.1."""
+    """Whether PySpark has Arrow UDFs (since 4.1)."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     return hasattr(sf, "arrow_udf")
@@ -79,7 +79,7 @@ def column_function(function: Callable[..., Any], returns: str) -> Any:
 
 
 def iterator_function(function: Callable[[Iterator[Any]], Iterator[Any]], returns: str) -> Any:
-    """Returns a Spark UDF that calls `function` with an iterator over the arrays of each batch; it yields one array of structs for each."""
+    """Returns a Spark UDF that calls `function` with an iterator over the arrays of the batches; `function` yields an array of structs for each."""
     if has_arrow_udf():
         return _arrow_udf(function, returns)
 
@@ -98,9 +98,9 @@ def map_in_arrow(
     name: str,
     returns: str,
 ) -> DataFrame:
-    """Adds a column of structs: `function` gets an iterator over the arrays of the columns `read`, and yields one array for each batch.
+    """Adds a column of structs: `function` receives an iterator over the arrays of the columns `read`, and yields one array for each batch.
 
-    Other columns are passed through, so Arrow must have their types.
+    Other columns are passed through, so Arrow must support their types.
     """
     from pyspark.sql.types import StructField, StructType  # noqa: PLC0415 - pyspark is an extra
 
@@ -119,7 +119,7 @@ def map_in_arrow(
         for added in function(arrays()):
             yield pa.RecordBatch.from_arrays([*current, added], names=[*(field.name for field in fields), name])
 
-    # PySpark 4.0 and older look columns up by name, which fails if a name has a dot or occurs twice.
+    # PySpark 4.0 and older look up columns by name, which fails if a name contains a dot or occurs twice.
     numbered = rows.toDF(*(f"column{number}" for number in range(len(fields))))
     return numbered.mapInArrow(on_workers(run), schema)
 
@@ -167,7 +167,7 @@ def collect_arrow(rows: DataFrame) -> pa.Table:
 
 
 def has_arrow_frames() -> bool:
-    """Whether PySpark makes DataFrames of Arrow tables: since 4.0."""
+    """Whether PySpark creates DataFrames from Arrow tables (since 4.0)."""
     from pyspark.sql import DataFrame  # noqa: PLC0415 - pyspark is an extra
 
     return hasattr(DataFrame, "toArrow")
@@ -182,7 +182,7 @@ def arrow_frame(
         spark: The session.
         table: The table.
         kinds: The Spark types of its columns.
-        as_strings: A column of lists of bytes that become strings with the same bytes, whether these are text or not.
+        as_strings: A column of lists of bytes, which become strings with the same bytes even if these are not text.
     """
     if has_arrow_frames() and table.num_rows > 0:  # PySpark fails for a table without batches
         if as_strings is not None and as_strings in table.column_names:
@@ -191,7 +191,7 @@ def arrow_frame(
             )
         untyped: Any = spark  # its stubs lack Arrow tables
         return untyped.createDataFrame(table), as_strings is not None
-    # PySpark 3.5 would start Python for a list of rows, and needs pandas for Arrow.
+    # PySpark 3.5 would start Python for a list of rows, and would need pandas for Arrow.
     fields = ", ".join(f"`{name}`: {kind}" for name, kind in kinds.items())
     text = json.dumps(table.to_pylist(), default=lambda value: base64.b64encode(value).decode())
     kind = f"array<struct<{fields}>>"
@@ -200,7 +200,7 @@ def arrow_frame(
 
 
 def list_array(offsets: Any, values: Any) -> Any:
-    """Returns an array of lists whose values are never null, so that Spark does not check them, unless all are null."""
+    """Returns an array of lists, with a value type that is not nullable, so that Spark does not check the values, unless all are null."""
     kind = pa.list_(pa.field("element", values.type, nullable=pa.types.is_null(values.type)))
     return pa.ListArray.from_arrays(offsets, values, type=kind)
 

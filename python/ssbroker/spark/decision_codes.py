@@ -23,7 +23,7 @@ DECISION_STRUCT: Final = (
 """The decision columns as Spark types: labels as strings, ids as 16 bytes."""
 
 DECISION_CODE: Final = "verdict"
-"""The field with the decision code: outcome, reason and step in one number. Rows of streams have it as a column, so it keeps this name."""
+"""The field with the decision code: outcome, reason and step in one number. The rows of streams contain this column, so its name must not change."""
 
 CODED_FIELDS: Final = {
     DECISION_CODE: "smallint",
@@ -33,7 +33,7 @@ CODED_FIELDS: Final = {
     "target_database": "string",
     "broker_instance": "binary",
 }
-"""The decision with outcome, reason and step in a decision code, which Spark decodes: strings cost more to transfer than to look up."""
+"""The decision with the outcome, reason and step in a decision code, which Spark decodes: transferring strings costs more than looking them up."""
 _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "smallint": pa.int16(),
     "int": pa.int32(),
@@ -44,7 +44,7 @@ CODED_ARROW_TYPES: Final = {name: _ARROW_TYPES[sql_type] for name, sql_type in C
 """The Arrow types of `CODED_FIELDS`."""
 
 LABEL_BITS: Final = {"outcome": (8, 0xFF), "reason": (4, 15)}
-"""Where a decision code has the codes of labels: how far they are shifted, and their mask. The step is in the lowest bits."""
+"""The position of each label in a decision code: the shift and the mask. The step is in the lowest bits."""
 NO_STEP: Final = 15
 """The code of a null step in a decision code, and the mask of steps."""
 
@@ -64,7 +64,7 @@ class Labels:
         return pc.add(pc.add(outcome, reason), step.fill_null(NO_STEP))
 
     def decode(self, coded: Mapping[str, Column]) -> dict[str, Column]:
-        """Returns the decision columns, in contract order, from columns `CODED_FIELDS`; a missing one is null."""
+        """Returns the decision columns, in contract order, from the columns of `CODED_FIELDS`; missing columns become null."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         decision_code = coded[DECISION_CODE]
@@ -92,7 +92,7 @@ def _label_codes(decided: pa.RecordBatch, name: str, labels: tuple[str, ...]) ->
 
 
 def possible_fields(catalog: Catalog) -> dict[str, str]:
-    """Returns the fields of `CODED_FIELDS` that decisions by this catalog can have; the others are always null and are not transferred."""
+    """Returns the fields in `CODED_FIELDS` that decisions by this catalog can contain; other fields are always null and are not transferred."""
     never = set()
     if not catalog.has_mirrors:
         never.add("mirror_address")

@@ -1,4 +1,4 @@
-"""How workers return whole decisions of `route` to the JVM: as a number and a broker id, or as a code of `decision_codes` and the other fields."""
+"""Encodes whole decisions that workers return to the JVM: as a number and a broker id, or as a decision code and the other fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DecisionFunction: TypeAlias = Callable[..., Any]  # from batches of columns to structs
 
 _PLAN_CHARACTERS_MAX: Final = 2_000
-"""The maximum length of strings in a query plan, which people read."""
+"""The maximum length of strings in a query plan, because people read plans."""
 _NUMBER_FIELD: Final = "decision_number"
 _CODE_MASK: Final = 0x7FF
 _TARGET_SHIFT: Final = 11
@@ -32,7 +32,7 @@ _ROUTE_SHIFT: Final = 32
 
 
 class DecisionEncoding(Protocol):
-    """How decisions are returned from Python to the JVM."""
+    """The form in which Python returns decisions to the JVM."""
 
     @property
     def struct(self) -> str:
@@ -71,7 +71,8 @@ class _ColumnEncoding:
     def function(self, task: RouteTask, transfer: TransferredColumns) -> DecisionFunction:
         labels, fields = self.labels, tuple(self.fields)
 
-        # Spark evaluates the annotations to learn the kind of function, and pyarrow's classes take no type parameters at run time.
+        # Spark evaluates the annotations to determine the kind of function, and pyarrow's classes accept no type
+        # parameters at run time.
         def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
             return coded_decisions_of_partition(task, transfer, labels, fields, batches)
 
@@ -88,7 +89,7 @@ class _NumberEncoding:
     Attributes:
         labels: The labels by number.
         addresses: The addresses, in the order of their numbers.
-        databases: The databases, whose numbers follow those of the addresses; empty if no message is delivered locally.
+        databases: The databases, whose numbers follow the numbers of the addresses; empty if no message is delivered locally.
         has_ids: Whether the input has the broker ids as bytes, so that they need not be returned.
     """
 

@@ -10,5 +10,5 @@ Each end of a connection has one `Link`, created when TLS is established. The ow
     link.leave(Reason.STOPPING)                                   send GOODBYE after the queued rows
     link.is_closed                                                nothing more is received or sent: close the socket
 
-Times are in microseconds. A `PeerError` is the peer's fault, a `ProtocolError` the caller's.
+Times are in microseconds. A `PeerError` means that the peer is at fault, a `ProtocolError` that the caller is.
 """

@@ -19,7 +19,7 @@ from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.storage import EndpointKey
 
 MirroringRole: TypeAlias = Literal["principal", "mirror", "unknown"]
-"""The role of a database as reported by an address. `unknown` is no claim: no database there has that id, or it does not deliver."""
+"""The role of a database, as reported by an address. `unknown`: no database at the address has the broker id, or the database does not deliver."""
 
 
 MAGIC: Final = b"SSBW"
@@ -28,7 +28,7 @@ TLS_PREFIX: Final = b"\x16\x03"
 VERSION: Final = 1
 HEADER_BYTES: Final = 16
 Data: TypeAlias = bytes | memoryview
-"""Bytes that are not modified while they are used: outgoing until sealed, incoming for the duration of a call."""
+"""Bytes that must not be modified while they are used: outgoing bytes until they are sealed, incoming bytes for the duration of a call."""
 
 _HEADER: Final = struct.Struct(">4sBBHI")
 _CHECKSUM: Final = struct.Struct(">I")
@@ -38,7 +38,7 @@ class FrameKind(IntEnum):
     """The kind of a frame."""
 
     HELLO = 1
-    """The identity and limits of a side; its first frame."""
+    """The identity and limits of a side; always its first frame."""
     FRAGMENTS = 2
     """A batch of rows."""
     ROLE_QUERY = 3
@@ -108,7 +108,7 @@ class FrameReader:
         self._position = 0
 
     def feed(self, data: Data) -> None:
-        """Adds bytes, and discards those of returned frames."""
+        """Adds bytes, and discards the bytes of returned frames."""
         if self._position:
             del self._data[: self._position]
             self._position = 0
@@ -155,7 +155,7 @@ class FrameReader:
 
 
 FRAME_BYTES_MIN: Final = 2 << 20
-"""The frame size that every instance accepts: a batch of 1 MiB, with space for a row that is a little longer."""
+"""The frame size that every instance must accept: a batch of 1 MiB, and space for a slightly longer row."""
 FRAME_BYTES_MAX: Final = 8 << 20
 
 _ID_BYTES: Final = 16
@@ -170,7 +170,7 @@ class OwnIdentity:
     Attributes:
         instance_id: The instance id, 16 bytes.
         name: A display name: up to 1,024 bytes of printable UTF-8.
-        run_number: A random number of the process run, from 0 to 2**64 - 1, which decides which of two connections is kept.
+        run_number: A random number for this run of the process, from 0 to 2**64 - 1, which decides which of two connections is kept.
         max_frame_bytes: The maximum frame body that the instance accepts.
 
     Raises:
@@ -202,8 +202,8 @@ class PeerIdentity:
     Attributes:
         instance_id: The instance id, 16 bytes.
         name: The display name.
-        run_number: The random number of its process run.
-        max_frame_bytes: The maximum frame body that it accepts.
+        run_number: The random number of the peer's process run.
+        max_frame_bytes: The maximum frame body that the peer accepts.
     """
 
     instance_id: bytes
@@ -227,7 +227,7 @@ def unpack_hello(body: bytes) -> PeerIdentity:
     """Unpacks the body of HELLO, at least 30 bytes.
 
     Raises:
-        PeerError: The body is inconsistent, or the peer accepts smaller frames than every instance has to.
+        PeerError: The body is inconsistent, or the peer accepts only frames smaller than every instance must accept.
     """
     instance_id, number, max_frame_bytes, length = _HELLO.unpack_from(body)
     try:
@@ -255,13 +255,13 @@ class GoodbyeReason(IntEnum):
     """Why a connection ends."""
 
     IDLE = 1
-    """It had no traffic for a while (P2)."""
+    """The connection had no traffic for a while (P2)."""
     SUPERSEDED = 2
     """The same two instances have another connection, which is kept."""
     ITSELF = 3
     """The instance has connected to itself."""
     STOPPING = 4
-    """The instance stops."""
+    """The instance is stopping."""
     REFUSED = 5
     """The peer may not connect."""
     BROKEN = 6
@@ -344,18 +344,18 @@ def unpack_role(body: bytes) -> tuple[bytes, MirroringRole, int]:
 
 
 class DropReason(IntEnum):
-    """Why a peer does not acknowledge the rows of a conversation. No reason tells which services, databases or routes it has."""
+    """Why a peer does not acknowledge the rows of a conversation. No reason reveals which services, databases or routes the peer has."""
 
     NOT_ACCEPTED = 1
-    """It has no service or route for them, or refuses them."""
+    """The peer has no service or route for the rows, or refuses them."""
     FORWARDING_DISABLED = 2
-    """They are for another instance, and it does not forward."""
+    """The rows are for another instance, and the peer does not forward."""
     NOT_FORWARDED = 3
-    """It forwards, but dropped them."""
+    """The peer forwards messages, but dropped these rows."""
     NO_RETURN_ROUTE = 4
-    """It received them, but its routes do not lead back to the sender."""
+    """The peer received the rows, but its routes do not lead back to the sender."""
     TOO_LARGE = 5
-    """A message is larger than it accepts."""
+    """A message is larger than the peer accepts."""
 
 
 DROPS_MAX: Final = 1 << 10
@@ -392,7 +392,7 @@ def unpack_drops(body: bytes) -> dict[EndpointKey, DropReason]:
 
 
 HOPS_MAX: Final = 16
-"""The initial value of `hops_remaining`; a row passes at most 15 forwarders."""
+"""The initial value of `hops_remaining`; a row passes through at most 15 forwarders."""
 
 HOP_COLUMNS: Final = (
     pa.field("hops_remaining", pa.int8(), nullable=False),
@@ -423,7 +423,7 @@ _MEASURED_BYTES_MIN: Final = 64 << 10
 
 
 def size_of(rows: pa.Table) -> int:
-    """Returns the size of rows in bytes; for small ones that of their buffers, which may be larger, in a fiftieth of the time.
+    """Returns the size of rows in bytes. For small rows, returns the size of their buffers, which may be larger but takes a fiftieth of the time.
 
     Examples:
         >>> size_of(pa.table({"number": [1]})), size_of(pa.table({"body": [bytes(1 << 20)]})) - (1 << 20)
@@ -453,7 +453,7 @@ def check_rows(rows: pa.Table) -> None:
 
 
 def split_rows(rows: pa.Table, *, max_bytes: int = BYTES_MAX) -> Iterator[tuple[pa.Table, int]]:
-    """Splits rows into pieces that fit a frame each, and yields them with their approximate sizes.
+    """Splits rows into pieces that each fit into a frame; yields the pieces with their approximate sizes.
 
     Args:
         rows: Rows of the wire.
@@ -487,7 +487,7 @@ def split_rows(rows: pa.Table, *, max_bytes: int = BYTES_MAX) -> Iterator[tuple[
 
 
 def pack_batch(rows: pa.Table) -> memoryview:
-    """Packs rows that fit a frame into its body: one record batch message of Arrow IPC.
+    """Packs rows that fit into a frame: the body is one record batch message of Arrow IPC.
 
     Examples:
         >>> some = {pa.string(): "Bank", pa.bool_(): True, pa.binary(): b"", pa.binary(16): bytes(16)}

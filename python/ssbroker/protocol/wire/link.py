@@ -50,9 +50,9 @@ class Phase(StrEnum):
     GONE = "GONE"
     """GOODBYE was sent; data is received until the peer's GOODBYE arrives."""
     LEFT = "LEFT"
-    """The peer's GOODBYE has arrived; our own will be sent after the queued data."""
+    """The peer's GOODBYE has arrived; this side's GOODBYE will be sent after the queued data."""
     OVER = "OVER"
-    """Nothing is received any more, and only a last GOODBYE may be sent."""
+    """Nothing more is received, and only a final GOODBYE may be sent."""
 
 
 class LinkInput(StrEnum):
@@ -67,7 +67,7 @@ class LinkInput(StrEnum):
     LEAVE = "LEAVE"
     """This side leaves."""
     WRITTEN = "WRITTEN"
-    """GOODBYE was handed over for writing."""
+    """GOODBYE has been passed on for writing."""
     END = "END"
     """The peer violated the protocol, or has been silent for too long."""
 
@@ -82,11 +82,11 @@ TRANSITIONS: Final[dict[Phase, dict[LinkInput, Phase]]] = {
     _F: {LinkInput.LEAVE: _F, LinkInput.WRITTEN: _V, LinkInput.END: _V},
     _V: {LinkInput.LEAVE: _V, LinkInput.WRITTEN: _V, LinkInput.END: _V},
 }
-"""Missing entries are not allowed; for the first three inputs, they are protocol violations of the peer."""
+"""The next phase for each phase and input. Other inputs are not allowed; the first three are then protocol violations by the peer."""
 
 
 _TIMEOUT_MIN: Final = 1_000
-"""A millisecond; a number of seconds would be less."""
+"""A millisecond. Values below are probably numbers of seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class LinkLimits:
 
 
 _LEAVING_TIMEOUTS: Final = 12
-"""Leaving takes at most this many times `goodbye_timeout`, even if the peer keeps sending a few bytes."""
+"""Leaving takes at most this many times `goodbye_timeout`, even if the peer keeps sending data."""
 
 
 class DueAction(StrEnum):
@@ -180,7 +180,7 @@ class LinkDeadlines:
         self._is_paused = False
 
     def received(self, now: int) -> None:
-        """Records that bytes have arrived: all outstanding answers count as received."""
+        """Records that bytes have arrived; all outstanding answers then count as received."""
         self._last_progress = now
         self._awaiting_since = None
         self._is_ping_sent = False
@@ -190,7 +190,7 @@ class LinkDeadlines:
         self._last_progress = now
 
     def leaving(self, now: int) -> None:
-        """Records that one of the sides leaves."""
+        """Records that either side leaves."""
         self._last_progress = now
         self._leaving_since = now if self._leaving_since is None else self._leaving_since
 
@@ -199,7 +199,7 @@ class LinkDeadlines:
         self._last_carried = self._last_progress = now
 
     def await_answer(self, now: int) -> None:
-        """Records that a frame was sent that the peer must answer."""
+        """Records that a frame which the peer must answer was sent."""
         if self._awaiting_since is None:
             self._awaiting_since = now
 
@@ -209,7 +209,7 @@ class LinkDeadlines:
         self.await_answer(now)
 
     def probe_sent(self, now: int) -> None:
-        """Records that PING is sent immediately; its answer is due as soon as for a later one."""
+        """Records that PING is sent immediately; its answer is due as soon as the answer to a regular PING."""
         self._awaiting_since = now - self._limits.ping_after
         self._is_ping_sent = True
 
@@ -269,11 +269,11 @@ class LinkDeadlines:
 
 @dataclass(frozen=True, slots=True)
 class PeerGreeted:
-    """The peer's HELLO has arrived: it may send from now on.
+    """The peer's HELLO has arrived; from now on, the peer may send.
 
     Attributes:
         peer: The identity that the peer claims.
-        is_self: Whether that is this instance; the link then sends GOODBYE by itself.
+        is_self: Whether the peer is this instance; the link then sends GOODBYE by itself.
     """
 
     peer: PeerIdentity
@@ -282,7 +282,7 @@ class PeerGreeted:
 
 @dataclass(frozen=True, slots=True)
 class FragmentsArrived:
-    """Rows have arrived that form a valid batch; the dialog layer checks their content.
+    """A valid batch of rows has arrived; the dialog layer checks its content.
 
     Attributes:
         rows: A table of `frames.WIRE`, 1 to 1,024 rows.
@@ -309,7 +309,7 @@ class RoleReply:
     Attributes:
         broker_instance: The broker id.
         role: The role of the database.
-        number: The number of the role, which grows with each failover.
+        number: The number of the role, which increases with each failover.
     """
 
     broker_instance: bytes
@@ -330,7 +330,7 @@ class RowsDropped:
 
 @dataclass(frozen=True, slots=True)
 class PeerLeft:
-    """The peer has sent GOODBYE or fallen silent: nothing more will arrive.
+    """The peer has sent GOODBYE or has stopped answering; nothing more will arrive.
 
     Attributes:
         reason: The reason.
@@ -345,11 +345,11 @@ LinkEvent: TypeAlias = PeerGreeted | FragmentsArrived | RoleQuery | RoleReply | 
 
 
 UNREAD_QUERIES_MAX: Final = 1_024
-"""How many queries of the peer may have replies that are not sent yet."""
+"""The maximum number of the peer's queries whose replies have not been sent yet."""
 
 
 class OpenRoleQueries:
-    """The outstanding role queries of a link. Replies that were not asked for are refused."""
+    """The outstanding role queries of a link. Unsolicited replies are refused."""
 
     __slots__ = ("_outgoing", "_to_answer", "_unanswered", "_unread_replies")
 
@@ -367,7 +367,7 @@ class OpenRoleQueries:
         self._outgoing.append((FrameKind.ROLE_QUERY, broker_instance))
 
     def reply(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
-        """Queues a reply; raises ProtocolError if it is invalid or was not asked for."""
+        """Queues a reply; raises ProtocolError if it is invalid or unsolicited."""
         body = frames.pack_role(broker_instance, role, number)
         if not self._to_answer[broker_instance]:
             raise ProtocolError("ROLE_REPLY: the peer has no unanswered query for this database")
@@ -375,7 +375,7 @@ class OpenRoleQueries:
         self._outgoing.append((FrameKind.ROLE_REPLY, body))
 
     def query_received(self, body: bytes) -> RoleQuery:
-        """Records a query of the peer; raises PeerError if the peer keeps asking without reading the replies."""
+        """Records a query from the peer; raises PeerError if the peer keeps asking without reading the replies."""
         if self._unread_replies == UNREAD_QUERIES_MAX:
             raise PeerError(f"ROLE_QUERY: expected at most {UNREAD_QUERIES_MAX} queries without reading the replies")
         self._unread_replies += 1
@@ -383,7 +383,7 @@ class OpenRoleQueries:
         return RoleQuery(body)
 
     def reply_received(self, body: bytes) -> RoleReply:
-        """Records a reply of the peer; raises PeerError if it was not asked for."""
+        """Records a reply from the peer; raises PeerError if it is unsolicited."""
         reply = RoleReply(*frames.unpack_role(body))
         if not self._unanswered[reply.broker_instance]:
             raise PeerError(f"ROLE_REPLY: the role of broker id {UUID(bytes=reply.broker_instance)} was not queried")
@@ -391,14 +391,14 @@ class OpenRoleQueries:
         return reply
 
     def take(self) -> list[tuple[FrameKind, bytes]]:
-        """Removes and returns what is to be sent."""
+        """Removes and returns the frames to send."""
         taken = list(self._outgoing)
         self._outgoing.clear()
         self._unread_replies -= sum(kind is FrameKind.ROLE_REPLY for kind, _ in taken)
         return taken
 
     def clear(self) -> None:
-        """Drops what is to be sent."""
+        """Drops the frames to send."""
         self._outgoing.clear()
 
 
@@ -409,21 +409,21 @@ def _decrement(counts: Counter[bytes], key: bytes) -> None:
 
 
 FIRST_FRAME_BYTES: Final = 64 << 10
-"""The size of the first frame of a connection; each further one may be twice as large, up to the maximum.
+"""The maximum size of the first frame of a connection; each further frame may be twice as large as the previous one, up to the maximum.
 
-If a network corrupts data, each connection transfers only a few bytes: small frames get through, and so does everything eventually.
+If a network corrupts data, each connection transfers only a few bytes; small frames then get through, so eventually all data does.
 """
 
 
 class FrameQueue:
-    """The rows waiting to be sent, regrouped into frames that are as full as possible.
+    """The rows that wait to be sent, regrouped into frames that are as full as possible.
 
     Args:
-        first_bytes: The size of the first frame.
+        first_bytes: The maximum size of the first frame.
 
     Attributes:
         rows: The number of rows.
-        bytes: Their approximate size.
+        bytes: The approximate size of these rows.
     """
 
     __slots__ = ("_max_bytes", "_tables", "bytes", "rows")
@@ -434,7 +434,7 @@ class FrameQueue:
         self.rows = self.bytes = 0
 
     def put(self, rows: pa.Table) -> None:
-        """Appends rows; raises ProtocolError, without appending any, if they cannot be sent."""
+        """Appends rows; if they cannot be sent, raises ProtocolError and appends nothing."""
         check_rows(rows)
         for piece in list(split_rows(rows)):
             self._tables.append(piece)
@@ -442,7 +442,7 @@ class FrameQueue:
             self.bytes += piece[1]
 
     def take(self) -> memoryview | None:
-        """Removes and returns the body of the next frame; None if nothing waits."""
+        """Removes and returns the body of the next frame; None if no rows wait."""
         if not self._tables:
             return None
         taken: list[pa.Table] = []
@@ -527,7 +527,7 @@ class Link:
         self._goodbye: bytes | None = None
 
     def receive(self, data: Data, *, now: int) -> list[LinkEvent]:
-        """Receives bytes in pieces of any size and returns the events; after the end, bytes are ignored.
+        """Receives bytes in pieces of any size; returns the events. After the end of the link, bytes are ignored.
 
         Raises:
             PeerError: The peer violated the protocol. The link has ended, except for a GOODBYE with the reason if HELLO had arrived.
@@ -597,7 +597,7 @@ class Link:
         self._phase = TRANSITIONS[self._phase][LinkInput.LEAVE]
 
     def data_to_send(self, *, now: int) -> list[Data]:
-        """Returns what to write next: control frames and at most one frame of rows, a little over 1 MiB at most.
+        """Returns the data to write next: control frames, and at most one frame of rows; slightly over 1 MiB at most.
 
         The pieces are consecutive parts of whole frames; the list is empty if there is nothing to write for now.
         """
@@ -622,7 +622,7 @@ class Link:
         return None if (due := self._due()) is None else due[0]
 
     def handle_timeout(self, *, now: int) -> list[LinkEvent]:
-        """Does what is due, if anything.
+        """Performs the action that is due, if any.
 
         Returns:
             `PeerLeft` with SILENT if expected data has not arrived. If an idle link leaves, `is_leaving` becomes true instead.
@@ -654,7 +654,7 @@ class Link:
             self._deadlines.probe_sent(now)
 
     def pause(self, *, now: int) -> None:
-        """Records that reading is paused: keepalives are sent and none is expected."""
+        """Records that reading is paused: this side then sends keepalives and expects none."""
         self._deadlines.paused(now)
 
     def resume(self, *, now: int) -> None:
@@ -668,7 +668,7 @@ class Link:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether one of the sides leaves or has left, so that rows are no longer accepted."""
+        """Whether either side is leaving or has left, so that rows are no longer accepted."""
         return self._phase not in (Phase.GREETING, Phase.OPEN)
 
     @property
@@ -718,7 +718,7 @@ class Link:
         return PeerGreeted(peer, is_self)
 
     def _control_frames(self, now: int) -> list[bytes]:
-        """Returns everything to send except rows; it is sent before them."""
+        """Returns everything to send except rows; it is sent before the rows."""
         parts = [
             encode_frame(kind)
             for kind, is_due in ((FrameKind.PONG, self._pong), (FrameKind.PING, self._ping))
@@ -743,14 +743,14 @@ class Link:
 
 
 class KeptConnection(StrEnum):
-    """Which of two connections is kept; the other one is left with SUPERSEDED."""
+    """Which of two connections is kept; the other connection ends with SUPERSEDED."""
 
     FIRST = "FIRST"
-    """The existing one; probe it, because the peer may know that it is broken."""
+    """The existing connection; probe it, because the peer may know that it is broken."""
     SECOND = "SECOND"
-    """The newer one."""
+    """The newer connection."""
     BOTH = "BOTH"
-    """Both for now: the peer opened them, and decides which one it leaves."""
+    """Both connections for now: the peer opened them, and decides which of them it closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -770,7 +770,7 @@ def choose_connection(own: OwnIdentity, first: EstablishedConnection, second: Es
     """Returns which of two connections with one peer is kept. Both sides reach the same result independently.
 
     Args:
-        own: The identity that this side sent on both.
+        own: The identity that this side sent on both connections.
         first: The existing connection.
         second: The newer connection.
 
