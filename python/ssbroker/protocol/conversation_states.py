@@ -22,7 +22,7 @@ class ConversationState(StrEnum):
     ER = "ER"
     """ERROR: broken; this side must still end the conversation."""
     CD = "CD"
-    """CLOSED: ended. A target's endpoint stays for a while to detect replays; so does an initiator's endpoint if the conversation used the network."""
+    """CLOSED: ended. A target's endpoint stays for a while to detect replays; so does an initiator's if the conversation used the network."""
 
 
 class ConversationInput(StrEnum):

@@ -200,7 +200,7 @@ def arrow_frame(
 
 
 def list_array(offsets: Any, values: Any) -> Any:
-    """Returns an array of lists, with a value type that is not nullable, so that Spark does not check the values, unless all are null."""
+    """Returns an array of lists whose values are declared non-nullable, so that Spark does not check them, unless their type is null."""
     kind = pa.list_(pa.field("element", values.type, nullable=pa.types.is_null(values.type)))
     return pa.ListArray.from_arrays(offsets, values, type=kind)
 

@@ -90,7 +90,7 @@ class _NumberEncoding:
         labels: The labels by number.
         addresses: The addresses, in the order of their numbers.
         databases: The databases, whose numbers follow the numbers of the addresses; empty if no message is delivered locally.
-        has_ids: Whether the input has the broker ids as bytes, so that they need not be returned.
+        has_ids: Whether the input contains the broker ids as bytes, so that they need not be returned.
     """
 
     labels: Labels
@@ -141,7 +141,7 @@ def _has_string_array(strings: Sequence[str]) -> bool:
 
 
 def _string_array(spark: SparkSession, strings: Sequence[str]) -> Column:
-    """Returns an array of strings that is not built again for each row: a literal in the plan or, if it is long, the result of a query."""
+    """Returns an array of strings that is not rebuilt for each row: a literal in the plan or, if it is long, the result of a query."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     literal = json.dumps(strings)

@@ -1,7 +1,8 @@
 """Routing by a broadcast join with the decision table, without Python in the executors.
 
-The build side has a row for each listed service name. Its arrays hold the precomputed decisions: without a broker id, with an id that is
-not listed, and with each listed id; each of these is one decision, or one for each of several equal candidates.
+The build side contains a row for each listed service name. Its arrays contain the precomputed decisions: without a
+broker id, with an unlisted id, and with each listed id. For each of these, there is one decision, or one decision for
+each of several equal candidates.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ _COLUMN_TYPES: Final = {
     "target_database": "array<string>",
 }
 _LITERAL_SOURCES_MAX: Final = 16
-"""The most databases that are compared one after the other; more are joined."""
+"""The maximum number of databases that are compared one after the other; if there are more, they are joined."""
 _ID_BYTES: Final = 16
 _SHOWN_BYTES_MAX: Final = SHOWN_MAX // 2 - 1
-"""The most bytes that an error shows in hexadecimal, after `0x`."""
+"""The maximum number of bytes that an error shows in hexadecimal, after `0x`."""
 _GUID: Final = "a GUID: 36 characters (braces allowed) or 16 bytes"
 _ERRORS: Final = "ssbroker.exceptions."
 
@@ -63,7 +64,7 @@ class DecisionJoin:
         join_table: The decisions.
         labels: The labels of decision codes.
         default_database: The database of rows without a column `database`.
-        tie_break: How to choose among equal candidates: with `hash`, ids must not be null.
+        tie_break: How to choose among equal candidates; with `hash`, ids must not be null.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class DecisionJoin:
         return rows.select("*", *(column.alias(self._prefix + name) for name, column in added.items()))
 
     def _text(self, name: str) -> Column:
-        """Returns a column as a string that compares by bytes, without collation."""
+        """Returns a column as a string that is compared byte by byte, without collation."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         return sf.col(name).cast("string")
@@ -156,7 +157,7 @@ class DecisionJoin:
         return self._temporary(name) if self._types[name] == pa.string() else sf.col(name).cast("binary")
 
     def _source_number(self) -> Column:
-        """Returns the column with the number of the routing table, or the number if all rows have the same."""
+        """Returns the column with the number of the routing table; a constant if all rows have the same number."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         return self._temporary("source") if self._only_source is None else sf.lit(self._only_source)
@@ -210,7 +211,7 @@ class DecisionJoin:
         return sf.when(failed.isNull(), value).otherwise(sf.raise_error(text).cast(sql_type))
 
     def _inputs_of_labels(self) -> list[str]:
-        """Returns the columns that outcome, reason and step depend on."""
+        """Returns the columns on which outcome, reason and step depend."""
         ids = self._id_columns if "decision_code" not in self._join_table.by_kind else []
         return [
             name
@@ -221,7 +222,7 @@ class DecisionJoin:
         ]
 
     def _inputs_of_details(self) -> list[str]:
-        """Returns the columns that only decision columns other than outcome, reason and step depend on."""
+        """Returns the columns on which only the other decision columns depend."""
         read = ("to_service_name", "is_initiator", "database", *self._id_columns)
         labels = self._inputs_of_labels()
         return [name for name in read if name in self._types and name not in labels]
@@ -230,9 +231,9 @@ class DecisionJoin:
         return [check for name in names for check in self._checks_of(name)]
 
     def _checks_of(self, name: str) -> list[_Check]:
-        """Returns what makes values of a column invalid, and the error message: before the value, the value, and after it.
+        """Returns the conditions for invalid values of a column, with the error message: the text before the value, the value, and the text after it.
 
-        A value is shown by its start, and whether that is not all of it.
+        Only the start of a value is shown, with an indication if it is longer.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -264,7 +265,7 @@ class DecisionJoin:
 
         column_types = {f"{self._prefix}{name} {field}": self._column_types[field] for field in table.column_names}
         ids = f"{self._prefix}{name} ids"
-        # Spark copies binary values to compare them, but not strings.
+        # Spark copies binary values to compare them, but does not copy strings.
         rows, are_strings = compat.arrow_frame(
             self._rows.sparkSession, table.rename_columns([*column_types]), column_types, as_strings=ids
         )
@@ -279,7 +280,7 @@ class DecisionJoin:
         return self._build_side(table.select(["source", "name", "key", *LABEL_BITS, *self._array_names()]), "named")
 
     def _computed_keys(self, names: pa.Table) -> list[int]:
-        """Returns the key of each source and name, as Spark computes it."""
+        """Returns the keys of the sources and names, as Spark computes them."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         column_types = {name: _COLUMN_TYPES[name] for name in names.column_names}
@@ -287,9 +288,9 @@ class DecisionJoin:
         return [int(row[0]) for row in rows.select(_name_hash(sf.col("source"), sf.col("name"))).collect()]
 
     def _is_row_of_name(self) -> Column:
-        """Returns the condition of the join: one number, whose collisions the other comparisons resolve.
+        """Returns the join condition: a comparison of one number, and further comparisons that resolve collisions.
 
-        A join by a number is faster than one by a number and a text. Spark would make a condition with `=` a key.
+        A join by a number is faster than a join by a number and a text. Spark would turn a condition with `=` into a key.
         """
         is_same_name = (self._text("to_service_name") == self._temporary("named name")).eqNullSafe(other=True)
         is_same = (self._temporary("key") == self._temporary("named key")) & is_same_name
@@ -308,7 +309,7 @@ class DecisionJoin:
         return self._build_side(pa.table({"number": numbers, "database": names, **arrays}), "source")
 
     def _array_names(self) -> list[str]:
-        """Returns the names of the arrays that the decisions are read from."""
+        """Returns the names of the arrays from which decisions are read."""
         is_read = {
             "ids": True,
             "decision_code": True,
@@ -319,7 +320,7 @@ class DecisionJoin:
         return [name for name in is_read if is_read[name]]
 
     def _array(self, name: str) -> Column:
-        """Returns the array of the name's row, or that for names without a row."""
+        """Returns the array of the name's row, or the array for names without a row."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         listed = self._temporary(f"named {name}")
@@ -351,7 +352,7 @@ class DecisionJoin:
         return self._temporary("named name").isNull() & self._source_number().isin(*self._join_table.reads_names)
 
     def _kind_position(self) -> Column:
-        """Returns the position of the kind of broker id in the arrays, counted after the other forms of names if the name has no row."""
+        """Returns the position of the kind of broker id in the arrays; if the name has no row, it is offset by the preceding forms of names."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         kind = sf.lit(0)
@@ -368,14 +369,14 @@ class DecisionJoin:
         return sf.when(self._temporary("named name").isNotNull(), kind).otherwise(kind + form.otherwise(0))
 
     def _candidate_range(self) -> Column:
-        """Returns the position of the first candidate, and how many there are; null if each kind of ids has one."""
+        """Returns the position of the first candidate, and the number of candidates; null if each kind of broker id has one candidate."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         has_ties = self._temporary("named name").isNull() | self._temporary("named choice").isNotNull()
         return sf.when(has_ties, sf.get(self._array("choice"), self._temporary("kind")))
 
     def _tie_hash(self) -> Column:
-        """Returns the hash that picks one of several candidates; null if there is one."""
+        """Returns the hash that picks one of several candidates; null if there is only one candidate."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         candidates = self._temporary("choice").bitwiseAND(CANDIDATES_MAX)
@@ -389,7 +390,8 @@ class DecisionJoin:
             return self._temporary("kind")
         choice, hash_ = self._temporary("choice"), self._temporary("hash")
         first, candidates = sf.shiftright(choice, CANDIDATES_BITS), choice.bitwiseAND(CANDIDATES_MAX)
-        # floor((hash + 2**63) * candidates / 2**64), in two halves because the product does not fit into a bigint.
+        # floor((hash + 2**63) * candidates / 2**64), computed in two halves because the product does not fit into a
+        # bigint.
         upper, lower = sf.shiftright(hash_, 32) + sf.lit(1 << 31), hash_.bitwiseAND((1 << 32) - 1)
         picked = sf.shiftright(upper * candidates + sf.shiftright(lower * candidates, 32), 32)
         return sf.coalesce((first + sf.coalesce(picked, sf.lit(0))).cast("int"), self._temporary("kind"))
@@ -405,7 +407,7 @@ class DecisionJoin:
         return sf.when(is_reply & is_from_outside, self._text("to_service_name"))
 
     def _is_id_of_instance(self) -> Column:
-        """Returns whether the broker id is that of a database of this instance."""
+        """Returns whether the broker id belongs to a database of this instance."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         ids = [sf.lit(value).cast("string") for value in self._join_table.database_ids]
@@ -429,7 +431,7 @@ class DecisionJoin:
         if BROKER_COLUMN in self._types:
             bound = found.get("broker_instance", sf.lit(None))
             found["broker_instance"] = sf.coalesce(self._id_bytes(BROKER_COLUMN), bound)
-        # Spark drops a join that finds nothing; the checks remain, because each column reads the checked values.
+        # Spark drops a join that finds no rows; the checks remain, because each column reads the checked values.
         is_known, is_valid = self._temporary("key").isNotNull(), self._temporary("valid")
         step = codes["match_step"]
         labels = {
@@ -443,7 +445,7 @@ class DecisionJoin:
         return {**labels, **others}
 
     def _code(self, name: str, decision_code: Column) -> Column:
-        """Returns the code of a label: the one that all decisions for the name share, or else that in the decision code."""
+        """Returns the code of a label: the code that all decisions for the name share, or else the code in the decision code."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         shift, mask = LABEL_BITS[name]
@@ -452,7 +454,7 @@ class DecisionJoin:
         return sf.coalesce(sf.when(self._temporary("reply").isNull(), shared) if self._may_be_replies else shared, own)
 
     def _final_fields(self) -> dict[str, Column]:
-        """Returns the fields of a decision, with those about a reply where the row is one."""
+        """Returns the fields of a decision; for a reply, the fields of the reply's decision."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         is_reply, own = self._temporary("reply").isNotNull(), self._id_bytes(BROKER_COLUMN).cast("string")
@@ -475,7 +477,7 @@ def _one_of(texts: Sequence[str], number: Column) -> Column:
 
 
 def _free_prefix(rows: DataFrame) -> str:
-    """Returns a prefix that no column name has."""
+    """Returns a prefix that does not occur in any column name."""
     prefix = "ssbroker "
     while any(name.lower().startswith(prefix) for name in rows.columns):
         prefix = prefix.strip() + "_ "

@@ -1,4 +1,4 @@
-"""The decision table in the form that joins in Spark read."""
+"""The decision table, in the form that Spark joins read."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ssbroker.spark.arrow_columns import ArrowColumn, combined, pc, with_column
 from ssbroker.spark.decision_codes import CODED_FIELDS, DECISION_CODE, LABEL_BITS, Labels
 
 IN_NAME: Final = ""
-"""The next hop of a decision whose next hop is the address at the start of the service name."""
+"""Stands for the address at the start of the service name, as the next hop of a decision."""
 
 KINDS: Final = 2
-"""The kinds of broker ids that a name without a row has: none, and any id."""
+"""The number of kinds of broker ids for a name without a row: no id, and any id."""
 
 DETAILS: Final = {name: sql_type for name, sql_type in CODED_FIELDS.items() if name != DECISION_CODE}
 """The fields of the structs in `details`."""
@@ -50,28 +50,29 @@ class DecisionJoinTable:
     """The decision table as build sides of joins.
 
     The arrays of a row describe the decisions for one name: without a broker id, with an id that is not listed, and with each of `ids`.
-    `decision_code`, `only_from_initiator` and `details`, which has structs of the other fields, have a value for each of these kinds of ids if
-    they are in `by_kind`. Otherwise they have one for each candidate; `choice` has, for each kind, the position of the first candidate,
-    shifted by `CANDIDATES_BITS`, and their number. Each is picked by an equal share of the hashes; one with a larger share is listed several times.
-    `choice` of a row in `named` is null if each kind has one candidate, whose position is then that of the kind.
+    `decision_code`, `only_from_initiator` and `details` (structs of the other fields) contain one value for each of
+    these kinds of ids if they are in `by_kind`, and otherwise one value for each candidate. `choice` contains, for each
+    kind, the position of the first candidate, shifted by `CANDIDATES_BITS`, and the number of candidates. Each
+    candidate is picked by an equal share of the hashes; a candidate with a larger share is listed several times. In
+    `named`, `choice` is null if each kind has one candidate, whose position then equals the position of the kind.
 
     Attributes:
-        databases: The names of the databases; their positions are the numbers of the sources. The next number is that of messages from
-            other instances.
-        named: A row for each source and listed service name. `outcome` and `reason` have the code that all decisions of the row share.
-        unnamed: The arrays for the other names, for each source. With `reads_names` they hold the kinds of each form of names in turn.
+        databases: The names of the databases; their positions are the numbers of the sources. The next number stands
+            for messages from other instances.
+        named: A row for each source and listed service name. `outcome` and `reason` contain the code that all decisions of the row share.
+        unnamed: The arrays for all other names, for each source. With `reads_names`, they contain the kinds of each form of names in turn.
         replies: A row for each service name of this instance, for replies from other instances; None if no database has a broker id.
         dropped_reply: The decision code of replies that match no row of `replies`.
         database_ids: The broker ids of the databases.
-        fields: `only_from_initiator` and the fields of `details`, without those that are always null or false.
+        fields: `only_from_initiator` and the fields of `details`, except fields that are always null or false.
         by_kind: The arrays whose values are the same for all candidates of a kind.
         candidates_max: The largest number of candidates in any decision.
         reads_names: The sources whose decisions depend on the address at the start of a name without a row.
         own_addresses: The addresses of this instance.
-        expected_databases: What the error about an unknown database says.
-        why_incomplete: Why the table lacks decisions; None if it has one for every conversation.
+        expected_databases: The expected databases, for the error about an unknown database.
+        why_incomplete: Why the table lacks decisions; None if it contains a decision for every conversation.
         decided_at: The time of the decisions, in microseconds since 1970.
-        valid_until: The time at which the first route expires that a decision depends on; None if there is none.
+        valid_until: The time at which the first route on which a decision depends expires; None if there is none.
     """
 
     databases: tuple[str, ...]
@@ -92,17 +93,17 @@ class DecisionJoinTable:
     _keys: list[ArrowColumn] = field(default_factory=list, compare=False, repr=False)
 
     def is_valid_at(self, now: datetime) -> bool:
-        """Whether the decisions at a time are these."""
+        """Whether the decisions are valid at a time."""
         now_us = epoch_microseconds(now)
         return self.decided_at <= now_us and (self.valid_until is None or now_us < self.valid_until)
 
     @property
     def listed_ids_max(self) -> int:
-        """The most broker ids that are listed for one service name."""
+        """The maximum number of broker ids listed for one service name."""
         return pc.max(pc.list_value_length(self.named["ids"])).as_py() or 0
 
     def with_keys(self, keys_of: Callable[[pa.Table], Sequence[int]]) -> pa.Table:
-        """Returns `named` with a column `key`, computed once from `source` and `name`, because Spark would compute it for each query."""
+        """Returns `named` with a column `key`, which is computed from `source` and `name` once, because Spark would compute it for each query."""
         if not self._keys:
             self._keys.append(pa.array(keys_of(self.named.select(["source", "name"])), pa.int64()))
         return self.named.append_column("key", self._keys[0])
@@ -156,7 +157,7 @@ class DecisionJoinTable:
 
 
 def _numbered_decisions(router: Router, labels: Labels, databases: Sequence[str], now: datetime) -> pa.Table:
-    """Returns a decision table with the number of each row's database and its decision code."""
+    """Returns a decision table with the database number and the decision code of each row."""
     decisions = router.decision_table(now=now)
     sources = pa.array([*databases, None], pa.string())
     table: pa.Table = pa.Table.from_batches([decisions])
@@ -169,16 +170,16 @@ def _with_form(table: pa.Table, form: int) -> pa.Table:
 
 
 def _first_expiry(*tables: pa.Table) -> int | None:
-    """Returns when the first row of several tables expires."""
+    """Returns the earliest time at which a row of the tables expires."""
     found = [pc.min(table["valid_until"].cast(pa.int64())).as_py() for table in tables]
     return min((until for until in found if until is not None), default=None)
 
 
 @dataclass(frozen=True)
 class _Completion:
-    """Decides what a decision table leaves to the address at the start of a name, by a route for all services with the address TRANSPORT.
+    """Completes decisions that depend on the address at the start of a name, because of a route for all services with the address TRANSPORT.
 
-    Such a row means that no other route is usable. The route then decides as one with the address that the name has.
+    Such a row means that no other route is usable. The route then acts like a route with the address in the name.
     """
 
     router: Router
@@ -187,9 +188,9 @@ class _Completion:
     now: datetime
 
     def completed(self, named: pa.Table, unnamed: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
-        """Returns the decisions for the listed names, and those for the others, for each form of names.
+        """Returns the decisions for the listed names, and the decisions for all other names, for each form of names.
 
-        A name starts with an address of another instance, with no address, or with an address of this instance.
+        The forms are: names that start with an address of another instance, with no address, or with an address of this instance.
         """
         own = self.router.catalog.addresses
         other, loop = (self._with_hop(address) for address in (_PLACEHOLDER, own[0] if own else _PLACEHOLDER))
@@ -238,7 +239,7 @@ class _Completion:
         return with_column(table, "next_hop_address", hops).filter(pc.invert(table["is_reply"]))
 
     def _without_hop(self, rows: pa.Table) -> pa.Table:
-        """Returns rows that are open with the decisions for names that do not start with an address."""
+        """Completes open rows with the decisions for names that do not start with an address."""
         is_open = pc.is_null(rows["decision_code"])
         known, opened = rows.filter(pc.invert(is_open)), rows.filter(is_open)
         other_id, no_id = pa.scalar(_OTHER_ID, pa.binary(16)), pa.scalar(None, pa.binary(16))
@@ -280,7 +281,7 @@ def _of_other_names(table: pa.Table, sources: ArrowColumn) -> pa.Table:
 
 
 def _keys_of_groups(table: pa.Table) -> ArrowColumn:
-    """Returns a text for each row that is the same for rows of the same source and name; null for other names."""
+    """Returns a text for each row, which is equal for rows with the same source and name; null for other names."""
     return combined(pc.binary_join_element_wise(table["source"].cast(pa.string()), table["to_service_name"], " "))
 
 
@@ -293,7 +294,7 @@ def _in_table_order(table: pa.Table) -> pa.Table:
 
 
 def _ids_with_hashes(rows: pa.Table) -> ArrowColumn:
-    """Returns, for each row, a conversation id whose hash picks it."""
+    """Returns, for each row, a conversation id whose hash picks the row."""
     ids = [number.to_bytes(16, "big") for number in range(_IDS_TRIED)]
     hashes: list[Any] = tie_break_hash(pa.array(ids, pa.binary(16))).to_pylist()
     limits: list[Any] = rows.select(["hash_from", "hash_to"]).to_pylist()
@@ -305,7 +306,7 @@ def _ids_with_hashes(rows: pa.Table) -> ArrowColumn:
 
 
 def _with_equal_shares(decided: pa.Table) -> pa.Table | None:
-    """Repeats candidates so that each row of a kind is picked by an equal share of the hashes; None if there would be too many."""
+    """Repeats candidates so that each row of a kind is picked by an equal share of the hashes; None if there would be too many rows."""
     first_hashes: list[Any] = decided["hash_from"].to_pylist()
     if all(first_hash == _LOWEST_HASH for first_hash in first_hashes):
         return decided
@@ -321,7 +322,7 @@ def _with_equal_shares(decided: pa.Table) -> pa.Table | None:
 
 @cache
 def shares_of(first_hashes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Returns how many equal shares of the hashes each candidate has; None if there would be too many."""
+    """Returns the number of equal shares of the hashes for each candidate; None if there would be too many shares."""
     limits = [first_hash - _LOWEST_HASH for first_hash in first_hashes] + [_HASHES]
     count = lcm(*(Fraction(limit, _HASHES).limit_denominator(CANDIDATES_MAX).denominator for limit in limits))
     places = [limit * count // _HASHES for limit in limits]
@@ -335,7 +336,7 @@ def shares_of(first_hashes: tuple[int, ...]) -> tuple[int, ...] | None:
 def _group_rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, frozenset[str], int]:
     """Groups the sorted rows of decision tables by source, name and form.
 
-    Returns the groups, the fields that are the same for all candidates of a kind, and the most candidates of one decision.
+    Returns the groups, the fields that are the same for all candidates of a kind, and the maximum number of candidates of one decision.
     """
     group_keys = ["source", "to_service_name", "form"]
     kinds = _run_starts(decided, [*group_keys, "has_broker_instance", "to_broker_instance"])
@@ -345,7 +346,7 @@ def _group_rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, fr
     group_of_kind = pc.subtract(_number_of_run(len(kinds), kind_offsets), 1)
     first = pc.subtract(kinds, groups.take(group_of_kind))
     ids = decided["to_broker_instance"].combine_chunks().take(kinds).drop_null().cast(pa.binary())
-    # Each group starts with two kinds that have no id.
+    # Each group starts with the two kinds that have no listed id.
     id_offsets = pc.subtract(kind_offsets, pc.multiply(pa.array(range(len(offsets)), pa.int32()), KINDS))
     sizes = pc.subtract(pa.concat_arrays([kinds[1:], offsets[-1:]]), kinds)
     choice = pc.add(pc.shift_left(first.cast(pa.int64()), CANDIDATES_BITS), sizes.cast(pa.int64()))
@@ -377,7 +378,7 @@ def _is_same_in_runs(column: ArrowColumn, starts: ArrowColumn) -> bool:
 
 
 def _with_shared_labels(named: pa.Table) -> pa.Table:
-    """Adds the codes of outcome and reason of the rows whose decisions all have the same one."""
+    """Adds the codes of outcome and reason to rows whose decisions all share the same code."""
     decision_codes: ArrowColumn = named["decision_code"].combine_chunks()
     rows, values = pc.list_parent_indices(decision_codes), pc.list_flatten(decision_codes).cast(pa.int32())
     for name, (shift, mask) in LABEL_BITS.items():
@@ -400,7 +401,7 @@ def _without_single_choices(named: pa.Table) -> pa.Table:
 
 
 def _joined_forms(rows: pa.Table) -> list[dict[str, list[Any]]]:
-    """Joins the arrays of the forms of names of each source, in the order of the sources."""
+    """Joins, for each source, the arrays of the forms of names, in the order of the sources."""
     joined: dict[int, dict[str, list[Any]]] = {}
     for row in rows.sort_by([("source", "ascending"), ("form", "ascending")]).to_pylist():
         arrays = joined.setdefault(row["source"], {name: [] for name in ("ids", "choice", *_LISTED)})
@@ -427,7 +428,7 @@ def _reply_rows(replies: pa.Table) -> pa.Table:
 
 
 def _run_starts(table: pa.Table, keys: Sequence[str]) -> ArrowColumn:
-    """Returns the index of each row that differs from the row before it in one of the columns."""
+    """Returns the index of each row that differs from the previous row in one of the columns."""
     if table.num_rows == 0:
         return pa.array([], pa.int32())
     differs = pa.concat_arrays(
@@ -437,19 +438,19 @@ def _run_starts(table: pa.Table, keys: Sequence[str]) -> ArrowColumn:
 
 
 def _differs_from_previous(column: ArrowColumn) -> ArrowColumn:
-    """Returns, for each value but the first, whether it differs from the one before it."""
+    """Returns, for each value except the first, whether it differs from the previous value."""
     numbers: ArrowColumn = column.combine_chunks().dictionary_encode().indices.fill_null(-1)
     return pc.not_equal(numbers[1:], numbers[:-1])
 
 
 def _number_of_run(length: int, offsets: ArrowColumn) -> ArrowColumn:
-    """Returns, for each index below `length`, how many of the offsets are at or before it."""
+    """Returns, for each index below `length`, the number of offsets at or before it."""
     is_start = pc.is_in(pa.array(range(length), pa.int32()), value_set=offsets)
     return pc.cumulative_sum(is_start.cast(pa.int32()))
 
 
 def _expected_databases(router: Router, now: datetime) -> str:
-    """Returns what the router says about a database that it does not have."""
+    """Returns the expected databases from the router's error about an unknown database."""
     row = {"conversation_id": [bytes(16)], "to_service_name": [""], "database": ["\0"]}
     try:
         router.route(pa.table(row), now=now)

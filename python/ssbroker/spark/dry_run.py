@@ -29,7 +29,7 @@ def validate_routing(
 ) -> Labels:
     """Routes zero rows, so that wrong columns or options are reported before a job starts; returns the decision labels.
 
-    An error about a missing column lists `all_names`, those of the input, or else `columns`.
+    An error about a missing column lists `all_names` (the columns of the input), or else `columns`.
     """
     without_routes = Catalog(ROUTES.empty_table(), catalog.databases)
     router = Router(without_routes, tie_break=tie_break, pending_request=pending_request)
@@ -41,7 +41,7 @@ def validate_routing(
 
 
 def _reject_ties(catalog: Catalog, *, now: datetime, pending_request: PendingRequest) -> None:
-    """Raises SchemaError if some service has several equal candidates, so that no task fails because ids are missing."""
+    """Raises SchemaError if any service has several equal candidates, so that no task fails because ids are missing."""
     table: Any = Router(catalog, pending_request=pending_request).decision_table(now=now)
     is_tie = pc.not_equal(table["hash_from"], -(2**63))
     if pc.any(is_tie).as_py():

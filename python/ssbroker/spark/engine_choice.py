@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 
 Engine: TypeAlias = Literal["auto", "native", "arrow"]
-"""How `route` routes: joins in Spark, Python in the executors, or the faster of them."""
+"""How `route` routes: with joins in Spark, with Python in the executors, or with the faster of the two."""
 
 _ROUTES_MAX: Final = 100_000
 """With more routes, building the broadcast costs more than the join saves."""
 _ROUTES_MAX_AS_TEXT: Final = 10_000
 _LISTED_IDS_MAX: Final = 64
-"""The most broker ids of a service that are compared one after the other."""
+"""The maximum number of broker ids of a service that are compared one after the other."""
 _READS_NAMES: Final = (
     "a route for all services has the address TRANSPORT, and Python reads addresses in names faster than Spark"
 )
 _COMPILED_MAX: Final = 8_000
-"""The longest method, in bytes, that the JVM compiles; longer ones are interpreted, which takes several times as long."""
+"""The longest method, in bytes, that the JVM compiles; longer methods are interpreted, which takes several times as long."""
 _CACHED_MAX: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouteEngine:
-    """The engine that `route` uses, and why."""
+    """The engine that `route` uses, and the reason."""
 
     name: Literal["native", "arrow"]
     """`native` or `arrow`."""
@@ -65,7 +65,7 @@ def choose_engine(
     tie_break: TieBreak,
     pending_request: PendingRequest,
 ) -> tuple[RouteEngine, DecisionJoinTable | None]:
-    """Returns the engine, and the decisions that `native` joins with.
+    """Returns the engine, and the decisions with which `native` joins.
 
     Raises:
         OptionError: `engine` is not an engine, or `native` cannot route with this catalog.
@@ -99,7 +99,7 @@ def choose_engine(
 
 
 def _method_bytes(conversations: DataFrame, types: Mapping[str, pa.DataType], join_table: DecisionJoinTable) -> int:
-    """Returns about how long the longest method is that Spark 4.3 generates for all columns."""
+    """Returns the approximate length of the longest method that Spark 4.3 generates for all columns."""
     text_ids = sum(types.get(name) == pa.string() for name in (*ID_COLUMNS, BROKER_COLUMN))
     return (
         3_700
@@ -127,7 +127,7 @@ def _arrow_because(reason: str) -> tuple[RouteEngine, None]:
 def _join_table(
     catalog: Catalog, labels: Labels, *, now: datetime, tie_break: TieBreak, pending_request: PendingRequest
 ) -> DecisionJoinTable:
-    """Returns the decisions at a time, from the cache if no route has expired since they were made."""
+    """Returns the decisions at a time, from the cache if no route has expired since they were computed."""
     key = (catalog.fingerprint, tie_break, pending_request)
     join_table = _join_tables.get(key)
     if join_table is None or not join_table.is_valid_at(now):

@@ -41,11 +41,11 @@ _FRAGMENT_TYPES: Final = {
 _UNSORTABLE_TYPES: Final = {"map", "variant", "geometry", "geography", "interval"}
 
 SORT_KEY: Final = "place"
-"""The added column by which rows are sorted: a hash of the direction with the sequence number in its low bits, or a hash of both."""
+"""The added column by which rows are sorted: a hash of the direction, with the sequence number in the low bits, or a hash of both."""
 
 SEQUENCE_BITS: Final = 32
 _SEQUENCE_MAX: Final = (1 << SEQUENCE_BITS) - 1
-# The seed is secret: otherwise a sender could choose conversation ids that collide in one partition.
+# The seed is secret, because otherwise a sender could choose conversation ids that collide in one partition.
 _HASH_SEED: Final = secrets.randbits(63)
 
 
@@ -66,8 +66,8 @@ class FragmentColumns:
     def repartitioned(self, fragments: DataFrame, *, by_message: bool, sort_by_all_columns: bool) -> DataFrame:
         """Repartitions the rows by conversation and direction, or by message, and sorts them message by message within each partition.
 
-        The columns are `names` in the same order, under generated names, then `SORT_KEY`. With `sort_by_all_columns`, the rows of a
-        message are sorted by all columns too.
+        The columns are those in `names`, in the same order but with generated names, followed by `SORT_KEY`. With
+        `sort_by_all_columns`, the rows of a message are also sorted by all columns.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -77,14 +77,14 @@ class FragmentColumns:
         keys = [_id_bytes(column[ID_COLUMN]) if self.has_text_ids else column[ID_COLUMN], column["is_initiator"]]
         partition_hash = sf.xxhash64(sf.lit(_HASH_SEED), *keys, *([number] if by_message else []))
         # Sorting by one number is cheap. The rows of a message become adjacent, so only one message is held in memory at a time.
-        # A sequence number beyond these bits, or two directions with the same hash, cost memory and nothing else.
+        # A sequence number beyond these bits, or two directions with the same hash, only cost memory.
         low = sf.coalesce(sf.least(sf.greatest(number, sf.lit(0)), sf.lit(_SEQUENCE_MAX)), sf.lit(0))
         sort_key = partition_hash if by_message else sf.shiftleft(partition_hash, SEQUENCE_BITS).bitwiseOR(low)
         partitioned = named.repartition(partition_hash).withColumn(SORT_KEY, sort_key)
         return partitioned.sortWithinPartitions(SORT_KEY, *(self._sort_columns(column) if sort_by_all_columns else []))
 
     def with_bucket(self, fragments: DataFrame, *, count: int, key: bytes) -> DataFrame:
-        """Adds the bucket of each row's conversation in front of the columns, which get generated names."""
+        """Adds the bucket of each row's conversation before the columns, which get generated names."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         named = fragments.toDF(*(_worker_name(index) for index in range(len(self.names))))
@@ -106,7 +106,7 @@ class FragmentColumns:
         return types, names
 
     def _sort_columns(self, column: Mapping[str, Column]) -> list[Column]:
-        """Returns the columns to sort by: the fragment's position, then all others, so that rows at one position have a fixed order, signed rows first."""
+        """Returns the columns to sort by: the fragment's position, then all others, which gives rows at one position a fixed order, signed rows first."""
         position = ("message_sequence_number", "fragment_number", "fragment_count")
         signatures = ("message_signature", "fragment_signature")
         extra = {extra_name(number): field.dataType for number, field in enumerate(self.extra)}
@@ -136,7 +136,7 @@ def read_fragment_columns(fragments: DataFrame, session_keys: Any) -> FragmentCo
     names: list[str] = []
     extra: list[StructField] = []
     kinds: dict[str, pa.DataType] = {}
-    all_kinds: dict[str, pa.DataType] = {}  # in an error, with the names of all columns
+    all_kinds: dict[str, pa.DataType] = {}  # so that an error lists the names of all columns
     for field in fragments.schema:
         name = by_own.get(field.name)
         if name is None:

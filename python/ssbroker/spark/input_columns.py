@@ -1,4 +1,4 @@
-"""The columns that routing and reassembly read: names, types, checks, and what errors show of their values."""
+"""The columns that routing and reassembly read: names, types, checks, and the values that errors show."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 SHOWN_MAX: Final = 80
-"""The most characters that an error shows of a value."""
+"""The maximum number of characters of a value that an error shows."""
 
 
 DECISION_COLUMN: Final = "ssbroker decision"
 """The temporary column with the encoded decision, which is decoded and dropped."""
 CODE_COLUMNS: Final = ("ssbroker situation", "ssbroker text")
-"""The temporary columns that encode other columns for the worker, dropped like it."""
+"""The temporary columns that encode other columns for the worker; they are dropped too."""
 
 
 def start_of(text: Column) -> tuple[Column, Column]:
@@ -35,7 +35,7 @@ def start_of(text: Column) -> tuple[Column, Column]:
 
 
 def shortened(text: Column) -> Column:
-    """Returns what an error shows of a value: its first 80 characters; null for null."""
+    """Returns the part of a value that an error shows: its first 80 characters; null for null."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     start, is_cut = start_of(text)
@@ -53,14 +53,14 @@ def quoted(name: str) -> str:
 
 
 def check_unique(wanted: Sequence[str], names: Sequence[str]) -> None:
-    """Raises `SchemaError` if one of the columns that are read occurs twice."""
+    """Raises `SchemaError` if a column that is read occurs twice."""
     for name in wanted:
         if names.count(name) > 1:
             raise SchemaError(f"{name}: expected one column of this name, got {names.count(name)}", column=name)
 
 
 def check_unambiguous(read: Sequence[str], given: DataFrame) -> None:
-    """Raises `SchemaError` if another column differs from one that is read only in case, in a case-insensitive session."""
+    """In a case-insensitive session, raises `SchemaError` if another column differs only in case from a column that is read."""
     if is_case_sensitive(given):
         return
     for name in read:
@@ -80,7 +80,7 @@ def is_case_sensitive(given: DataFrame) -> bool:
 
 
 def check_no_reserved_columns(given: DataFrame, names: Sequence[str]) -> None:
-    """Raises `SchemaError` if a column has the name of one that routing adds, temporarily or in its result."""
+    """Raises `SchemaError` if a column has the name of a column that routing adds, temporarily or to its result."""
     _check_no_name(names, (*DECISIONS.names, DECISION_COLUMN, *CODE_COLUMNS), exact=is_case_sensitive(given))
 
 
@@ -102,7 +102,7 @@ def _check_no_name(names: Sequence[str], added: Sequence[str], *, exact: bool) -
 ID_COLUMN: Final = "conversation_id"
 HANDLE_COLUMN: Final = "conversation_handle"
 ID_COLUMNS: Final = (ID_COLUMN, HANDLE_COLUMN)
-"""The names of the conversation id column; the first one that is present is read."""
+"""The names of the conversation id column; the first name that is present is used."""
 BROKER_COLUMN: Final = "to_broker_instance"
 
 EXPECTED_TYPES: Final = {
@@ -132,7 +132,7 @@ def conversation_columns(conversations: DataFrame) -> list[str]:
 
 
 def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType:
-    """Returns the Arrow type in which a column reaches the workers; raises `SchemaError` for a type that is not read."""
+    """Returns the Arrow type with which a column reaches the workers; raises `SchemaError` for an unsupported type."""
     from pyspark.sql import types  # noqa: PLC0415 - pyspark is an extra
 
     kinds: list[tuple[type[DataType], pa.DataType]] = [

@@ -1,4 +1,4 @@
-"""The rows that `route` rejects: what is invalid in them, computed by Spark without Python in the executors."""
+"""Finds the rows that `route` rejects and their invalid values; Spark computes this without Python in the executors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ID_BYTES: Final = 16
 def split_invalid(
     conversations: DataFrame, types: Mapping[str, pa.DataType], catalog: Catalog, tie_break: TieBreak
 ) -> tuple[DataFrame, DataFrame]:
-    """Returns the valid rows, and the invalid ones with their first invalid column, its value and the reason."""
+    """Returns the valid rows, and the invalid rows with the first invalid column, its value and the reason."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     for name in conversations.columns:

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Pipeline(SparkReassembly):
-    """The result of reassembling and routing fragments: three DataFrames of one computation.
+    """The result of reassembling and routing fragments: three DataFrames from one computation.
 
-    Each DataFrame is computed when it is read. Reading several repeats the computation, unless `persist` keeps the result.
+    Each DataFrame is computed when it is read. Reading several DataFrames repeats the computation, unless `persist` keeps the result.
     """
 
     _labels: Labels
 
     @property
     def messages(self) -> DataFrame:
-        """The complete messages, in order: columns `schemas.MESSAGES`, extra columns, and the decision columns."""
+        """The complete messages, in order: the columns of `schemas.MESSAGES`, extra columns, and the decision columns."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         return self._select_messages(self._labels.decode({name: sf.col(name) for name in CODED_FIELDS}))
@@ -62,8 +62,9 @@ def pipeline(
     A message is routed in the task that reassembled it, so its body is transferred to Python and back only once. A value that cannot be
     routed fails the job; to set such messages aside, call `reassemble`, and `route` its messages with `errors="reject"`.
 
-    Each direction starts at sequence number 0: with `in_order`, messages wait for the lower numbers that are not in the input, even if an
-    earlier job has released them. To continue after earlier jobs, use `stream`, or `in_order=False`.
+    Each direction starts at sequence number 0: with `in_order`, messages wait for lower numbers that are missing from
+    the input, even if an earlier job has released those messages. To continue after earlier jobs, use `stream`, or
+    `in_order=False`.
 
     Args:
         fragments_df: Fragments (`schemas.FRAGMENTS`) with the columns of conversations as extra columns: `to_service_name`, and
@@ -73,7 +74,7 @@ def pipeline(
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
-        strategy: See `reassemble`, which has the options below too.
+        strategy: See `reassemble`, which also has the options below.
         shard_by: See `reassemble`.
         in_order: See `reassemble`.
         session_keys: See `reassemble`.

@@ -42,9 +42,9 @@ _GAP_PREFIX: Final = "of_"
 
 
 def deliverable(rows: DataFrame) -> DataFrame:
-    """Returns the messages that no missing message of their direction precedes.
+    """Returns the messages that are not preceded by a missing message of their direction.
 
-    Bodies are not shuffled: the few directions with a gap are broadcast to them, unless the session disables broadcasts
+    Bodies are not shuffled: the few directions with a gap are broadcast, unless the session disables broadcasts
     (`spark.sql.autoBroadcastJoinThreshold=-1`).
     """
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
@@ -88,7 +88,7 @@ def _next_expected_numbers(rows: DataFrame) -> DataFrame:
     complete = rows.where(sf.col(KIND) == MESSAGE).select(*(sf.col(name).alias(to) for name, to in names.items()))
     direction = (names[_CONVERSATION], names[_IS_INITIATOR])
     rank = sf.row_number().over(Window.partitionBy(*direction).orderBy(names[_NUMBER])) - 1
-    # Numbers are unique, so a number that equals its rank has no gap before it.
+    # Numbers are unique, so there is no gap before a number that equals its rank.
     without_gap = complete.select(*direction, (rank == sf.col(names[_NUMBER])).cast("bigint").alias(_NEXT_NUMBER))
     return without_gap.groupBy(*direction).agg(
         sf.sum(_NEXT_NUMBER).alias(_NEXT_NUMBER), sf.count("*").alias(_COMPLETE_COUNT)
@@ -103,9 +103,9 @@ def _same_direction() -> Column:
 
 
 Strategy = Literal["hash", "sort"]
-"""Whether fragments are pushed in the order in which they arrive, or sorted first."""
+"""How fragments are sorted before they are reassembled; see `reassemble`."""
 ShardBy = Literal["conversation", "message"]
-"""What is never spread over several tasks."""
+"""The unit that is never spread over several tasks."""
 
 _COALESCE_PERSISTED: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
@@ -157,9 +157,9 @@ class ReassemblyOptions:
 
 @dataclass(frozen=True)
 class SparkReassembly:
-    """The result of reassembling fragments: three DataFrames of one computation.
+    """The result of reassembling fragments: three DataFrames from one computation.
 
-    Each DataFrame is computed when it is read. Reading several repeats the computation, unless `persist` keeps the result.
+    Each DataFrame is computed when it is read. Reading several DataFrames repeats the computation, unless `persist` keeps the result.
     """
 
     _rows: DataFrame
@@ -171,7 +171,7 @@ class SparkReassembly:
 
     @property
     def messages(self) -> DataFrame:
-        """The complete messages, with the columns of `schemas.MESSAGES` and then the extra columns of fragment 0.
+        """The complete messages: the columns of `schemas.MESSAGES`, followed by the extra columns of fragment 0.
 
         With `shard_by="conversation"` and `in_order`, the messages of a direction are in one partition, in order.
         """
@@ -179,27 +179,28 @@ class SparkReassembly:
 
     @property
     def rejected(self) -> DataFrame:
-        """The rejected fragments and the reasons: columns `schemas.REJECTED`."""
+        """The rejected fragments and the reasons (`schemas.REJECTED`)."""
         return self._of_kind(REJECTION).select(*select_columns(REJECTED))
 
     @property
     def incomplete(self) -> DataFrame:
-        """The messages that are incomplete or wait for an earlier one: columns `schemas.PENDING`."""
+        """The messages that are incomplete or wait for an earlier message (`schemas.PENDING`)."""
         rows = pending_messages(self._rows) if self._needs_gap_filter else self._of_kind(INCOMPLETE)
         return rows.select(*select_columns(PENDING))
 
     def persist(self, storage_level: StorageLevel | None = None) -> Self:
-        """Persists the rows, bodies included, when they are first computed.
+        """Persists the rows, including the bodies, when they are first computed.
 
         Args:
-            storage_level: The storage level, as for `DataFrame.persist`; None for memory, and disk for what does not fit.
+            storage_level: The storage level, as for `DataFrame.persist`; None means memory, and disk for rows that do not fit.
 
         Returns:
             The same object.
         """
         settings = self._rows.sparkSession.conf
         before = settings.get(_COALESCE_PERSISTED)
-        # Otherwise Spark does not coalesce the shuffle partitions of persisted rows, and runs a task for each whenever they are read.
+        # Otherwise, Spark does not coalesce the shuffle partitions of persisted rows, and runs a task for each
+        # partition whenever they are read.
         settings.set(_COALESCE_PERSISTED, "true")
         try:
             if storage_level is None:
@@ -244,27 +245,29 @@ def reassemble(
     """Reassembles fragments into complete, verified messages, in order and exactly once for each conversation and direction.
 
     Columns and options are checked before a job starts. An invalid value fails the job with a `PythonException` that contains the
-    error message. Other problems of fragments are not errors but rows of `rejected` or `incomplete`.
+    error message. Other problems with fragments are not errors but rows in `rejected` or `incomplete`.
 
-    Each direction starts at sequence number 0: with `in_order`, messages wait for the lower numbers that are not in the input, even if an
-    earlier job has released them. To continue after earlier jobs, use `reassemble_stream`, or `in_order=False`.
+    Each direction starts at sequence number 0: with `in_order`, messages wait for lower numbers that are missing from
+    the input, even if an earlier job has released those messages. To continue after earlier jobs, use
+    `reassemble_stream`, or `in_order=False`.
 
     Args:
         fragments_df: Fragments (`schemas.FRAGMENTS`, signatures are optional), on classic Spark or Spark Connect, in any order;
             not a stream. Messages get the extra columns of their fragment number 0.
-        strategy: `hash` sorts the fragments of each task by one 64-bit number, computed from their direction and sequence number. `sort`
-            sorts them by all their columns: a little slower, but the result is the same in every run, even if fragments contradict each
-            other.
-        shard_by: `conversation` reassembles each direction of a conversation in one task. `message` spreads a direction over all
-            tasks, for conversations that are larger than all others; only the numbers of its messages are then shuffled again.
-        in_order: Whether a message waits for earlier ones of its direction. With `shard_by="conversation"`, the messages of a
-            direction are in one partition of the result, ordered by number. With `shard_by="message"`, rows have no order.
+        strategy: `hash` sorts the fragments of each task by one 64-bit number, computed from their direction and
+            sequence number. `sort` sorts them by all their columns, which is slightly slower, but the result is the
+            same in every run, even if fragments contradict each other.
+        shard_by: `conversation` reassembles each direction of a conversation in one task. `message` spreads a direction
+            over all tasks, for exceptionally large conversations; then only the message numbers are shuffled again.
+        in_order: Whether a message waits for earlier messages of its direction. With `shard_by="conversation"`, the
+            messages of a direction are in one partition of the result, ordered by number. With `shard_by="message"`,
+            rows have no order.
         session_keys: Keys that encrypt the signatures, by conversation id, or the name of the column with the keys,
             which is omitted from the messages.
         max_message_bytes: The maximum message size, at most 2**30; larger messages are rejected as `limit_exceeded`.
         max_pending_bytes: The maximum pending bytes of one direction, counted as by `ssbroker.Reassembler`; fragments
-            beyond it are rejected as `limit_exceeded`. None for 1 GiB, or four times `max_message_bytes` if that is
-            more; only messages behind a gap can reach this limit.
+            beyond this limit are rejected as `limit_exceeded`. None means 1 GiB, or four times `max_message_bytes` if
+            that is more; only messages behind a gap can reach this limit.
         max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
 
     Returns:
@@ -302,7 +305,7 @@ def reassemble(
 
 
 def read_columns(fragments: DataFrame, session_keys: SessionKeys | None, *, name: str) -> FragmentColumns:
-    """Checks the fragments before a job starts and returns their columns; `name` is the function that was called."""
+    """Checks the fragments before a job starts; returns their columns. `name` is the function that was called."""
     check_frame(fragments, name="fragments_df")
     if fragments.isStreaming:
         raise SchemaError(
@@ -318,7 +321,7 @@ def read_columns(fragments: DataFrame, session_keys: SessionKeys | None, *, name
 def plan_reassembly(
     fragments: DataFrame, columns: FragmentColumns, options: ReassemblyOptions, routing: MessageRouting | None
 ) -> tuple[DataFrame, FragmentColumns, bool]:
-    """Plans the reassembly and returns the arguments of `SparkReassembly`; no job runs yet."""
+    """Plans the reassembly, without running a job; returns the arguments of `SparkReassembly`."""
     task = options.task(fragments.sparkSession, columns, routing)
     sort_by_all_columns = options.strategy == "sort"
     partitioned = columns.repartitioned(fragments, by_message=task.by_message, sort_by_all_columns=sort_by_all_columns)

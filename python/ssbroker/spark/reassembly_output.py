@@ -23,7 +23,7 @@ INCOMPLETE: Final = 2
 
 KIND: Final = "kind"
 KEYS: Final = ("conversation_id", "is_initiator", "message_sequence_number")
-"""The columns that rows of every kind have."""
+"""The columns that exist in rows of every kind."""
 
 
 COLUMNS: Final[dict[str, pa.DataType]] = {
@@ -57,7 +57,7 @@ _PLACEHOLDERS: Final[dict[str, Any]] = {
 
 
 def extra_name(index: int) -> str:
-    """Returns the name of an extra column in workers and in state, whatever its own name is."""
+    """Returns the name of an extra column in workers and in state, regardless of its original name."""
     return f"further_{index}"
 
 
@@ -74,7 +74,7 @@ def schema(extra: Sequence[StructField], *, routed: bool) -> StructType:
 
 
 def select_columns(kind: pa.Schema, columns: Mapping[str, Column] | None = None) -> list[Column]:
-    """Returns the columns of one kind, some of them replaced; columns that are never null are declared so."""
+    """Returns the columns of one kind, some of them replaced; declares columns that are never null as non-nullable."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     replacements = columns or {}
@@ -88,7 +88,7 @@ def select_columns(kind: pa.Schema, columns: Mapping[str, Column] | None = None)
 
 
 def select_extra_columns(extra: Sequence[StructField]) -> list[Column]:
-    """Returns the extra columns under their own names; those of simple types that are never null are declared so."""
+    """Returns the extra columns under their original names; declares columns of simple types that are never null as non-nullable."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     selected = []
@@ -101,7 +101,7 @@ def select_extra_columns(extra: Sequence[StructField]) -> list[Column]:
 
 
 def _placeholder(spark_type: DataType | str) -> Column:
-    """Returns a value that no row has; it only declares a column non-nullable to Spark."""
+    """Returns a value that does not occur in any row; it only makes a column non-nullable for Spark."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     name = spark_type if isinstance(spark_type, str) else spark_type.typeName()

@@ -1,4 +1,4 @@
-"""What workers do to reassemble a DataFrame of fragments: the task that is sent to them, and the functions that they run."""
+"""The reassembly of a DataFrame of fragments in workers: the task that is sent to them, and the functions that they run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MessageRouting:
     Attributes:
         task: How to route.
         labels: The labels by number.
-        names: The names in messages of the columns that routing reads.
+        names: The columns that routing reads, by their names in messages.
     """
 
     task: RouteTask
@@ -44,9 +44,9 @@ class ReassembleTask:
 
     Attributes:
         names: The columns of the fragments, by position.
-        extra: The extra columns among them.
-        by_message: Whether a direction is spread over several tasks, with all rows of a message in one.
-        in_order: Whether messages wait for earlier ones.
+        extra: The extra columns in `names`.
+        by_message: Whether a direction is spread over several tasks, with all rows of a message in one task.
+        in_order: Whether messages wait for earlier messages.
         max_message_bytes: See `ssbroker.Reassembler`.
         max_fragments_per_message: See `ssbroker.Reassembler`.
         max_pending_bytes: See `ssbroker.Reassembler`.
@@ -112,7 +112,7 @@ class _AssemblyRun:
             yield from self._to_output(INCOMPLETE, pending)
 
     def _group_ids(self, batch: pa.RecordBatch) -> ArrowColumn:
-        """Returns the group of each row: the direction if messages are in order; else the message, which need not wait for its direction's end."""
+        """Returns the group of each row: the direction if messages are in order; otherwise the message, so that it need not wait for its direction."""
         sort_key: ArrowColumn = batch.columns[-1]
         is_message = self._task.by_message or not self._task.in_order
         return sort_key if is_message else pc.shift_right(sort_key, pa.scalar(SEQUENCE_BITS, pa.int64()))
@@ -136,7 +136,7 @@ class _AssemblyRun:
             yield from self._to_output(REJECTION, rejected)
 
     def _to_output(self, kind: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yields the rows with the columns of all kinds."""
+        """Yields the rows, extended to the columns of all kinds."""
         if not rows.num_rows:
             return
         assert self._schema is not None  # noqa: S101 - the first batch sets it

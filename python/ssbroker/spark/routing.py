@@ -68,10 +68,10 @@ def route(
 ) -> DataFrame | Routed[DataFrame]:
     """Adds the routing decision to each conversation; the decisions are those of `Router.route`, row for row.
 
-    Columns and options are checked before a job starts. An invalid value fails the job with an exception that contains the error
-    message, which names the column and the value; with `native`, a job that selects only outcome, reason and step
-    checks only the columns that these depend on. Streams are supported too: every micro-batch is routed by the same catalog and the
-    same `now`.
+    Columns and options are checked before a job starts. An invalid value fails the job with an exception that contains
+    the error message, which names the column and the value. With `native`, a job that selects only outcome, reason and
+    step checks only the columns on which these depend. Streams are also supported: every micro-batch is routed with the
+    same catalog and the same `now`.
 
     Args:
         conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
@@ -80,17 +80,18 @@ def route(
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
-        engine: `native` joins the rows with the decisions for each service name, without Python in the executors. `arrow` routes in
-            Python, and its error messages name the row too. `auto` uses the faster one, which `route_engine` returns.
+        engine: `native` joins the rows with the decisions for each service name, without Python in the executors.
+            `arrow` routes in Python, and its error messages also name the row. `auto` uses the faster engine, which
+            `route_engine` returns.
         errors: What to do with a row that has a null service name or direction, an invalid GUID or an unknown database: `raise` fails the
             job, `reject` routes the other rows.
 
     Returns:
-        The columns of the input, then the decision columns: labels as `string`, ids as `binary` of 16 bytes. With
-        `errors="reject"`, a `Routed` of two DataFrames: the valid rows with their decisions, and the invalid rows, with
-        the first invalid column, its value and the reason in `column`, `value` and `reason` (see
-        `schemas.REJECTED_CONVERSATIONS`). Each of them reads the input when it is used; if that is expensive or not
-        repeatable, `persist` the input first.
+        The columns of the input, followed by the decision columns: labels as `string`, ids as `binary` of 16 bytes.
+        With `errors="reject"`, a `Routed` of two DataFrames: the valid rows with their decisions, and the invalid rows,
+        with the first invalid column, its value and the reason in `column`, `value` and `reason` (see
+        `schemas.REJECTED_CONVERSATIONS`). Each DataFrame reads the input when it is used; if reading is expensive or
+        not repeatable, `persist` the input first.
 
     Raises:
         SchemaError: A column is missing, or has an unsupported type or the name of a decision column; with
@@ -188,7 +189,7 @@ def route_engine(
     """Returns the engine that `route` uses for a DataFrame and a catalog, and why; no job runs.
 
     Args:
-        conversations_df: See `route`, which has the options below too.
+        conversations_df: See `route`, which also has the options below.
         catalog: See `route`.
         now: See `route`.
         tie_break: See `route`.
@@ -196,7 +197,7 @@ def route_engine(
         engine: See `route`.
 
     Returns:
-        The engine. Its text is its name and the reason.
+        The engine. As text, it shows the name and the reason.
 
     Raises:
         SchemaError: See `route`.
@@ -260,12 +261,12 @@ def route_udf(
 ) -> UserDefinedFunction:
     """Returns a user-defined function (UDF) for use in `select` and, once registered, in SQL.
 
-    It returns the decision as a struct with the fields `outcome`, `match_step`, `route_id`, `next_hop_address`, `mirror_address`,
-    `target_database`, `broker_instance` and `reason`.
+    The function returns the decision as a struct with the fields `outcome`, `match_step`, `route_id`,
+    `next_hop_address`, `mirror_address`, `target_database`, `broker_instance` and `reason`.
 
-    The function takes `conversation_id`, `database`, `to_service_name`, `to_broker_instance` and `is_initiator`, in this order or by
-    name; optional columns may be omitted when they are passed by name. A streaming query on Spark Connect cannot use it: use
-    `route_stream` or `route` there.
+    The function takes `conversation_id`, `database`, `to_service_name`, `to_broker_instance` and `is_initiator`, in
+    this order or by name. Arguments that are passed by name may be omitted if they are optional. A streaming query on
+    Spark Connect cannot use the function; use `route_stream` or `route` there.
 
     Args:
         spark: The session, classic or Spark Connect.
@@ -316,9 +317,10 @@ def _with_encoded_decisions(
 ) -> DataFrame:
     """Adds the column with the encoded decisions."""
     function, names = encoding.function(task, transfer), transfer.transferred_names()
-    # Without Arrow UDFs, mapInArrow takes all columns; those that Arrow does not have must stay in the JVM.
+    # Without Arrow UDFs, mapInArrow takes all columns, but columns whose types Arrow does not support must stay in the
+    # JVM.
     if compat.has_arrow_udf() or not input_columns.are_arrow_types(coded.schema):
-        # If a filter uses the result, Spark runs a deterministic function twice: below the filter and above it.
+        # If a filter uses the result, Spark runs a deterministic function twice: before the filter and after it.
         udf = compat.iterator_function(function, encoding.struct).asNondeterministic()
         return coded.select("*", udf(*names).alias(DECISION_COLUMN))
     read = [*transfer.direct, *(CODE_COLUMNS if transfer.encoded else ())]

@@ -1,4 +1,4 @@
-"""What Python workers do to route conversations: the task that is sent to them, and the functions that they run."""
+"""The routing of conversations in Python workers: the task that is sent to them, and the functions that they run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROUTERS_MAX: Final = 4
 
 @dataclass(frozen=True, kw_only=True)
 class RouteTask:
-    """How to route: small enough to be sent with every task."""
+    """The settings for routing; small enough to be sent with every task."""
 
     catalog: SharedValue[Catalog]
     now: datetime
@@ -45,7 +45,7 @@ def cached_router(catalog: SharedValue[Catalog], tie_break: TieBreak, pending_re
 def coded_decisions_of_partition(
     task: RouteTask, transfer: TransferredColumns, labels: Labels, fields: Sequence[str], batches: Iterator[Any]
 ) -> Iterator[pa.StructArray]:
-    """Yields the decisions of a partition as structs with some of the fields `decision_codes.CODED_FIELDS`."""
+    """Yields the decisions of a partition as structs with some of the fields in `decision_codes.CODED_FIELDS`."""
     for batch, first_row in _decoded_batches(transfer, batches):
         yield code_decisions(_route_batch(task, batch, first_row=first_row), labels, fields)
 
@@ -55,7 +55,7 @@ def decision_numbers_of_partition(
 ) -> Iterator[pa.StructArray]:
     """Yields the decisions of a partition as structs of a decision number and a broker id.
 
-    With `return_named_ids`, broker ids that conversations name are returned too.
+    With `return_named_ids`, broker ids that conversations name are also returned.
     """
     router = cached_router(task.catalog, task.tie_break, task.pending_request).native
     now_us = epoch_microseconds(task.now)
@@ -76,23 +76,23 @@ def _decision_numbers(
 
 
 def coded_decisions_of_batch(task: RouteTask, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
-    """Returns the decisions of one batch as structs `decision_codes.CODED_FIELDS`."""
+    """Returns the decisions of one batch as structs with the fields in `decision_codes.CODED_FIELDS`."""
     return code_decisions(_route_batch(task, conversations, first_row=0), labels)
 
 
 def code_decisions(
     decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(decision_codes.CODED_FIELDS)
 ) -> pa.StructArray:
-    """Encodes decisions as structs with some of the fields `decision_codes.CODED_FIELDS`, of which the decision code is the first."""
+    """Encodes decisions as structs with some of the fields in `decision_codes.CODED_FIELDS`; the first is the decision code."""
     return pa.StructArray.from_arrays([labels.codes(decided), *_spark_columns(decided, fields[1:])], list(fields))
 
 
 def decision_structs(
     task: RouteTask, positional: Sequence[ArrowColumn], keyword: dict[str, ArrowColumn]
 ) -> pa.StructArray:
-    """Returns the decisions of one batch as structs `decision_codes.DECISION_STRUCT`.
+    """Returns the decisions of one batch as structs of the type `decision_codes.DECISION_STRUCT`.
 
-    `positional` are columns in contract order; `keyword` are columns by name. Raises `OptionError` for others.
+    `positional` are columns in contract order; `keyword` are columns by name. Raises `OptionError` for other columns.
     """
     unknown = [name for name in keyword if name not in EXPECTED_TYPES]
     if unknown or len(positional) > len(CONVERSATIONS.names):
@@ -120,7 +120,7 @@ def _route_batch(task: RouteTask, batch: pa.RecordBatch, *, first_row: int) -> p
 
 @contextmanager
 def _batch_located(batch: pa.RecordBatch, first_row: int) -> Iterator[None]:
-    """Adds to an error where in the job the batch is."""
+    """Adds to an error the position of the batch in the job."""
     try:
         yield
     except InputError as error:

@@ -1,4 +1,4 @@
-"""Shares a catalog or session keys with the workers of a Spark session, each value once, and says whether it may broadcast tables."""
+"""Shares a catalog or session keys with the workers of a Spark session, each value once; tells whether the session may broadcast tables."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 BROADCAST_THRESHOLD: Final = "spark.sql.autoBroadcastJoinThreshold"
-"""The largest table, in bytes, that Spark broadcasts on its own; a negative value disables broadcasts."""
+"""The setting for the largest table, in bytes, that Spark broadcasts by itself; a negative value disables broadcasts."""
 _BROADCASTS_MAX: Final = 4
-# The fingerprint of session keys is keyed, so that it reveals nothing about them.
+# The fingerprint of session keys is computed with a key, so that it reveals nothing about them.
 _DIGEST_KEY: Final = secrets.token_bytes(32)
 
 
@@ -51,7 +51,8 @@ class _Broadcast(SharedValue[_Value]):
         return value
 
     def __reduce__(self) -> tuple[Callable[..., SharedValue[_Value]], tuple[Any, ...]]:
-        # The driver of a stream unpickles the task, and has no broadcast variables: they are resolved only when the value is used.
+        # The driver of a stream unpickles the task but has no broadcast variables, so they are resolved only when the
+        # value is used.
         return _InWorker, (self.fingerprint, *self.variable.__reduce__())
 
 
@@ -99,9 +100,9 @@ _artifacts: Final[dict[tuple[str, str], _Artifact[Any]]] = {}
 
 
 def share_catalog(spark: SparkSession, catalog: Catalog, *, in_stream: bool = False) -> SharedValue[Catalog]:
-    """Shares a catalog with the workers of a session, unless they have it already.
+    """Shares a catalog with the workers of a session, unless they already have it.
 
-    A streaming query on Spark Connect sees no artifacts: with `in_stream`, the catalog is sent with every task there.
+    A streaming query on Spark Connect sees no artifacts, so with `in_stream`, the catalog is sent with every task there.
     """
     return _share(spark, catalog, fingerprint=catalog.fingerprint, in_stream=in_stream)
 
@@ -109,7 +110,7 @@ def share_catalog(spark: SparkSession, catalog: Catalog, *, in_stream: bool = Fa
 def share_session_keys(
     spark: SparkSession, keys: Mapping[bytes, bytes], *, in_stream: bool = False
 ) -> SharedValue[dict[bytes, bytes]]:
-    """Shares session keys, by 16-byte conversation id, with the workers of a session, unless they have them already."""
+    """Shares session keys, by 16-byte conversation id, with the workers of a session, unless they already have the keys."""
     digest = hashlib.blake2b(key=_DIGEST_KEY)
     for conversation, key in sorted(keys.items()):
         digest.update(conversation + bytes([len(key)]) + key)
@@ -132,7 +133,7 @@ def _share(spark: SparkSession, value: _Value, *, fingerprint: str, in_stream: b
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect, which has no context."""
+    """Whether a session is a Spark Connect session, which has no context."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 

@@ -1,4 +1,4 @@
-"""Parses GUIDs, and addresses at the start of service names, in text columns: as expressions of Spark."""
+"""Spark expressions that parse GUIDs, and addresses at the start of service names, in text columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DASHES: Final = (9, 14, 19, 24)
 
 
 def parsed_guid(text: Column) -> Column:
-    """Returns the 16 bytes of a GUID of 36 characters, with or without braces; null if it is not one."""
+    """Returns the 16 bytes of a GUID of 36 characters, with or without braces; null if the text is not a GUID."""
     for step in PARSING_STEPS:
         text = step(text)
     return text
@@ -31,12 +31,12 @@ def _without_braces(text: Column) -> Column:
 
 
 def _without_dashes(text: Column) -> Column:
-    """Returns the text without dashes; null if it does not have 36 bytes, with dashes where a GUID has them."""
+    """Returns the text without dashes; null unless it has 36 bytes and dashes in the positions of a GUID."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     has_dashes = sf.octet_length(text) == _GUID_CHARACTERS
     for position in _DASHES:
-        # Parts of texts are found by characters, which takes longer.
+        # Works on bytes, because substrings of text are found by characters, which takes longer.
         has_dashes &= sf.substring(text.cast("binary"), position, 1) == sf.lit(b"-")
     return sf.when(has_dashes, sf.replace(text, sf.lit("-"), sf.lit("")))
 
@@ -48,7 +48,7 @@ def _bytes_of_digits(digits: Column) -> Column:
 
 
 PARSING_STEPS: Final = (_without_braces, _without_dashes, _bytes_of_digits)
-"""The steps of `parsed_guid`: each uses its argument several times, which is computed once if it is a column."""
+"""The steps of `parsed_guid`. Each step uses its argument several times; the argument is computed only once if it is a column."""
 
 _HOST: Final = r"([0-9A-Za-z_-]+(?:\.[0-9A-Za-z_-]+)*|\[[0-9A-Fa-f:.]+\])"
 _ADDRESS: Final = rf"(?s)\A(?:[Tt][Cc][Pp]://)?{_HOST}:0*([1-9][0-9]{{0,4}})(?:/.*)?\z"
@@ -58,15 +58,15 @@ _IPV4_TAIL: Final = rf"\A(.*:){_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}\z"
 _IPV6: Final = r"\A(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){7}|(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*)?::(?:[0-9a-f]{1,4}(?::[0-9a-f]{1,4})*)?)\z"
 _LEADING_ZEROS: Final = r"(?<![0-9a-f])0+(?=[0-9a-f])"
 _LONGEST_ZEROS: Final = r"(?:\A|:)(0(?::0)++)(?::|\z)(?!.*(?<![0-9a-f])\1(?::0)+)"
-"""The first of the longest runs of several groups that are zero, with the colons around it."""
+"""The first of the longest runs of several zero groups, with the colons around it."""
 _MAPPED: Final = r"\A(?:0:){5}ffff:([0-9a-f]{1,4}):([0-9a-f]{1,4})\z"
 
 
 def address_in_name(name: Column, *, only_if: Column) -> Column:
-    """Returns the normal form of the address at the start of a name, `[TCP://]host:port[/...]`; null if there is none, or if it is not wanted.
+    """Returns the normal form of the address at the start of a name, `[TCP://]host:port[/...]`; null if there is none, or if `only_if` is false.
 
-    Spark generates no code for `zip_with`, so the method that it generates for a stage ends there. In one method, this and the rest of a join
-    with the decision table would be too long for the JVM to compile.
+    Spark generates no code for `zip_with`, so the method that it generates for a stage ends there. One method for this
+    and the rest of a join with the decision table would be too long for the JVM to compile.
     """
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -80,7 +80,7 @@ def address_in_name(name: Column, *, only_if: Column) -> Column:
 
 
 def _computed_once(value: Column, result: Callable[[Column], Column]) -> Column:
-    """Returns what a function returns for a value, which is computed once."""
+    """Returns the result of a function for a value that is computed only once."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     return sf.get(sf.transform(sf.array(value), result), sf.lit(0))

@@ -1,7 +1,8 @@
-"""Which columns of a conversation are transferred from the JVM to Python, and how the worker decodes them.
+"""Chooses the columns of conversations that are transferred from the JVM to Python, and decodes them in the worker.
 
-Transferring a column costs more than comparing it in the JVM. So the database, `is_initiator` and, if no tie is broken by it, the
-conversation id are encoded as one small number, the code. A value without a code is sent as text, for the error message.
+Transferring a column costs more than comparing it in the JVM. So the database, `is_initiator` and (unless it breaks
+ties) the conversation id are encoded as one small number, the code. A value without a code is sent as text, for the
+error message.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _IS_INITIATOR: Final = "is_initiator"
 
 @dataclass(frozen=True, kw_only=True)
 class TransferredColumns:
-    """Which columns are transferred as they are, and which are encoded.
+    """The columns that are transferred unchanged, and the columns that are encoded.
 
     Attributes:
         direct: The columns that are transferred unchanged.
-        encoded: The columns that the code encodes. If there are any, the code and the text follow the direct columns.
+        encoded: The columns that the code encodes. If there are any, the code and the text come after the direct columns.
         databases: The databases that have a code.
     """
 
@@ -56,7 +57,7 @@ class TransferredColumns:
 
         databases = tuple(str(name) for name in catalog.databases["name"].to_pylist())
         encoded = []
-        # Under a collation, different names could compare equal; Service Broker compares names byte by byte.
+        # With a collation, different names could compare as equal, but Service Broker compares names byte by byte.
         by_bytes = types.get(_DATABASE) == pa.string() and given.schema[_DATABASE].dataType == StringType()
         if by_bytes and len(databases) < _OTHER_DATABASE:
             encoded.append(_DATABASE)
@@ -72,9 +73,9 @@ class TransferredColumns:
     def with_codes(self, given: DataFrame) -> DataFrame:
         """Returns the rows, with the columns `CODE_COLUMNS` if any column is encoded.
 
-        The nondeterministic condition keeps Spark from moving the expressions into the function call, where each value would be read again.
-        It also makes Spark pass rows rather than column batches: over a columnar scan, Spark 4.3 would send the rows of an Arrow UDF
-        through a queue and convert them back into columns, which is a third slower.
+        The nondeterministic condition keeps Spark from moving the expressions into the function call, where each value
+        would be read again. It also makes Spark pass rows instead of column batches: on a columnar scan, Spark 4.3
+        would send the rows of an Arrow UDF through a queue and convert them back into columns, which is a third slower.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -131,7 +132,7 @@ class TransferredColumns:
         self, decoded: Mapping[str, ArrowColumn], number: ArrowColumn, text: ArrowColumn
     ) -> dict[str, ArrowColumn]:
         """Returns the encoded columns with the values that had no code."""
-        # Spark strings may hold invalid UTF-8; the replacement characters match no database.
+        # Spark strings may contain invalid UTF-8; the replacement characters match no database.
         raw = text.cast(pa.large_binary()).to_pylist()
         texts = [None if value is None else value.decode(errors="replace") for value in raw]
         of_id = [code >= _INVALID_ID for code in number.to_pylist()]

@@ -1,4 +1,4 @@
-"""Makes workers check that they have the ssbroker of the driver: one without it, or with another version, fails with an error that says so."""
+"""Makes workers check that they have the driver's version of ssbroker; a worker that lacks it fails with an error that says so."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, get_type_hints
 
 
 def on_workers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function for Spark that does the same; workers check that they have this version of ssbroker before they load `function`."""
+    """Returns an equivalent function for Spark; workers check that they have this version of ssbroker before they load `function`."""
     shipped = _Shipped(function)
 
     def run(*arguments: Any, **named: Any) -> Any:
         return shipped(*arguments, **named)
 
-    run.__name__ = getattr(function, "__name__", type(function).__name__)  # query plans show it
-    # Spark reads them to learn the kind of function. `__wrapped__` would be pickled with the function.
+    run.__name__ = getattr(function, "__name__", type(function).__name__)  # query plans show this name
+    # Spark reads the annotations to determine the kind of function. `__wrapped__` would be pickled with the function.
     run.__annotations__ = get_type_hints(function)
     run.__signature__ = inspect.signature(function)  # type: ignore[attr-defined] # an attribute that inspect reads
     return run
 
 
 class _Shipped:
-    """A function that is pickled in two steps: first a loader by value, which needs no ssbroker, then the function."""
+    """A function that is pickled in two steps: first a loader by value, which does not need ssbroker, then the function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function

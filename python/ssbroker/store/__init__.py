@@ -1,1 +1,1 @@
-"""SQLite files of an instance, and their SQL; that of the fast path, with the INSERTs of messages, is in `rust/store`."""
+"""The SQLite files of an instance, and their SQL. The SQL of the fast path, including the INSERTs of messages, is in `rust/store`."""

@@ -1,4 +1,4 @@
-"""Batches that the writers of bulk sends have sent, and the dialogs that they continue."""
+"""The batches that the writers of bulk sends have sent, and the dialogs that they continue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ssbroker.store.sqlite import Connection
 
 
 def last_batch(connection: Connection, writer: str) -> int | None:
-    """Returns the id of the last batch that a writer has sent; None if it has sent none."""
+    """Returns the id of the last batch that a writer has sent; None if it has sent no batch."""
     row = connection.execute("SELECT batch_id FROM ssb_sent_batches WHERE writer = ?", (writer,)).fetchone()
     return None if row is None else int(row[0])
 
@@ -21,7 +21,7 @@ def record_batch(connection: Connection, writer: str, batch_id: int) -> None:
 
 
 def find_dialogs(connection: Connection, writer: str, keys: Iterable[bytes]) -> dict[bytes, ConversationEndpoint]:
-    """Returns the endpoints of a writer's dialogs by their keys; missing ones are omitted."""
+    """Returns the endpoints of a writer's dialogs by their keys; omits missing endpoints."""
     rows = connection.executemany(_DIALOGS, ((writer, key) for key in keys))
     return {row[0]: ConversationEndpoint._make(row[1:]) for row in rows}
 

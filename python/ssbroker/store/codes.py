@@ -12,7 +12,7 @@ RETAINED_RECEIVED: Final = 0
 READY: Final = 1
 """Status of a message that can be received."""
 EARLY: Final = 2
-"""Status of a message that waits for earlier ones."""
+"""Status of a message that waits for earlier messages."""
 RETAINED_SENT: Final = 3
 """Status of a copy of a message that was sent."""
 

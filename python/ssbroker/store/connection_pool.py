@@ -1,4 +1,4 @@
-"""The SQLite connections of a process to a file, which are reused, and left alone in a forked process."""
+"""The SQLite connections of a process to a file: they are reused, and not touched in a forked process."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class ForkGuard:
     """Tracks forks of this process, and makes SQLite connections safe across them.
 
     Attributes:
-        count: The number of forks since the first process. Comparing it is faster than asking the system for the process id.
-        is_unsafe: Whether another thread was inside SQLite at a fork; it may have held a mutex that nobody in this process releases.
+        count: The number of forks since the first process. Comparing this number is faster than asking the system for the process id.
+        is_unsafe: Whether another thread was inside SQLite at a fork; it may have held a mutex that no thread in this process releases.
         inherited: The files whose connections were in use when this process was forked.
     """
 
@@ -55,13 +55,13 @@ class ForkGuard:
         self._pools.add(pool)
 
     def enter(self, used: dict[object, int], key: object, thread: int) -> None:
-        """Records that a thread may be inside SQLite from now on; waits while the process forks, unless the thread is already inside."""
+        """Records that a thread may be inside SQLite from now on; waits while the process forks, unless the thread is already inside SQLite."""
         while True:
             used[key] = thread
             if self._thread in (None, thread):
                 return
             del used[key]
-            if thread in self._users(list(self._pools)):  # the fork waits for it
+            if thread in self._users(list(self._pools)):  # the fork waits for this thread
                 used[key] = thread
                 return
             with self._lock:
@@ -105,11 +105,11 @@ _IDLE_MAX: Final = 8
 
 
 class ConnectionPool:
-    """A pool of connections to a file. A returned connection is reused unless something of it is still open.
+    """A pool of connections to a file. A returned connection is reused unless parts of it, such as cursors, are still open.
 
-    There is no lock here: each step is atomic with respect to other threads and signal handlers.
+    The pool needs no lock: each step is atomic with respect to other threads and signal handlers.
 
-    A forked process never uses or closes connections of its parent.
+    A forked process never uses or closes its parent's connections.
 
     Attributes:
         identity: Identifies the file, to detect that it was replaced.
@@ -181,7 +181,7 @@ class ConnectionPool:
         return self._used
 
     def move_to_write_lock(self, connection: Connection) -> None:
-        """Records that a connection now belongs to the holder of the write lock, which counts as in use."""
+        """Records that a connection now belongs to the holder of the write lock, so that it counts as in use."""
         self._used.pop(connection, None)
 
     def suspend(self, connection: Connection) -> None:
@@ -224,9 +224,9 @@ class ConnectionPool:
         with_lock: bool = False,
         is_exposed: bool = False,
     ) -> None:
-        """Rolls back what is not committed, and returns the connection to the pool, or to the write lock if `with_lock`.
+        """Rolls back uncommitted changes, and returns the connection to the pool, or to the write lock if `with_lock`.
 
-        `is_exposed` means that an application has had the connection. If it has kept it, it cannot use it while the connection is idle.
+        `is_exposed` means that an application has had the connection. If the application has kept it, it cannot use the connection while it is idle.
         """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
@@ -235,7 +235,7 @@ class ConnectionPool:
         try:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            # A cursor that was not read to its end holds an old snapshot, which makes further writes impossible.
+            # A cursor that has not been read to its end keeps an old snapshot, which makes further writes impossible.
             is_clean = connection.txn_state() == apsw.SQLITE_TXN_NONE
         except apsw.Error:
             is_clean = False
@@ -254,7 +254,7 @@ class ConnectionPool:
             self._used.pop(connection, None)
 
     def close(self) -> None:
-        """Closes the connections that are not in use; the others are closed when they are returned."""
+        """Closes the connections that are not in use; connections in use are closed when they are returned."""
         if self.is_inherited:
             return
         key = object()
@@ -297,8 +297,9 @@ class ConnectionPool:
     def keep_inherited(self) -> None:
         """In a forked process: prevents connections that were in use from ever being closed, and their file from being opened.
 
-        Closing a connection rolls back its transaction in the shared index of the write-ahead log, which would corrupt the parent's file.
-        And while one is open, SQLite mistakes the parent's locks for those of this process, so writes could be lost.
+        Closing a connection rolls back its transaction in the shared index of the write-ahead log, which would corrupt
+        the parent's file. While such a connection is open, SQLite mistakes the parent's locks for this process's locks,
+        so writes could be lost.
         """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
@@ -313,12 +314,12 @@ class ConnectionPool:
 
     def _put_into_pool(self, connection: Connection) -> None:
         """Puts a connection into the pool for the next user."""
-        key = object()  # so that a fork in between does not miss it
+        key = object()  # so that a fork in between does not miss the connection
         self._used[key] = self._used.get(connection, threading.get_ident())
         del self._used[connection]
         self._idle.append(connection)
         del self._used[key]
-        if self._is_closed:  # meanwhile
+        if self._is_closed:  # closed meanwhile
             self.close()
 
     def _take_idle(self) -> Connection | None:
@@ -328,7 +329,7 @@ class ConnectionPool:
             return None
 
     def _refuse_if_idle(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
-        """Raises for a statement on a connection that nobody has taken."""
+        """Raises for a statement on a connection that has not been taken."""
         connection = getattr(cursor, "connection", cursor)
         if connection in self._used:
             return True
@@ -345,9 +346,9 @@ class ConnectionPool:
 
 
 class CommitWatch:
-    """Detects commits to a file by any program, with a connection of its own, which asks for the file's version. Not thread-safe.
+    """Detects commits to a file by any program, with a separate connection that queries the file's version. Not thread-safe.
 
-    `CommitSignals` are sent by ssbroker instead.
+    In contrast, ssbroker itself sends `CommitSignals`.
     """
 
     __slots__ = ("_connection", "_connections", "_path", "_version", "_wait")
@@ -363,7 +364,7 @@ class CommitWatch:
         """Returns whether any process has committed since the last call; the first call returns True."""
         with storage_errors(self._path, waited=self._wait):
             if self._connection is None or not self._connections.resume(self._connection):
-                self._connection = self._version = None  # the counter of another connection is not comparable
+                self._connection = self._version = None  # the counters of different connections are not comparable
                 self._connection = self._connections.take(wait=self._wait)
             else:
                 self._connection.set_busy_handler(busy_handler(self._wait))

@@ -1,4 +1,4 @@
-"""Conversation endpoints of a database, and the work that is due for them."""
+"""The conversation endpoints of a database, and the work that is due for them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ConversationEndpoint(NamedTuple):
     session_key: bytes | None = None
     """Key with which this side of a secured conversation encrypts."""
     far_session_key: bytes | None = None
-    """Key of the remote endpoint, if it differs."""
+    """Key of the remote endpoint, if it differs from `session_key`."""
     far_certificate: bytes | None = None
     """Fingerprint of the certificate of the remote endpoint."""
     begin_time: int | None = None
@@ -153,7 +153,7 @@ def by_conversation(
 
 
 def of_conversation(connection: Connection, conversation_id: bytes) -> list[ConversationEndpoint]:
-    """Returns the endpoints of a conversation that are in this database: both, one or none."""
+    """Returns the endpoints of a conversation that are in this database: two, one or none."""
     sql = "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ?"
     return [ConversationEndpoint._make(row) for row in connection.execute(sql, (conversation_id,))]
 
@@ -164,7 +164,7 @@ def in_group(connection: Connection, group: bytes, *, limit: int = -1) -> list[C
 
 
 def by_handles(connection: Connection, handles: Iterable[bytes]) -> dict[bytes, ConversationEndpoint]:
-    """Returns endpoints by their handles; missing ones are omitted."""
+    """Returns endpoints by their handles; omits missing endpoints."""
     rows = connection.executemany(
         "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", ((handle,) for handle in handles)
     )
@@ -172,7 +172,7 @@ def by_handles(connection: Connection, handles: Iterable[bytes]) -> dict[bytes, 
 
 
 def by_ids(connection: Connection, endpoint_ids: Iterable[int]) -> list[ConversationEndpoint]:
-    """Returns endpoints by their ids; missing ones are omitted."""
+    """Returns endpoints by their ids; omits missing endpoints."""
     rows = connection.executemany(_BY_ID, ((endpoint_id,) for endpoint_id in endpoint_ids))
     return [ConversationEndpoint._make(row) for row in rows]
 
@@ -201,12 +201,12 @@ def set_receive_sequence(connection: Connection, endpoint_id: int, *, receive_se
 
 
 def set_send_sequences(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """Updates send sequence numbers; rows of number and endpoint id."""
+    """Updates send sequence numbers; `numbers` are rows of number and endpoint id."""
     connection.executemany("UPDATE ssb_conversation_endpoints SET send_sequence = ? WHERE endpoint_id = ?", numbers)
 
 
 def set_ended(connection: Connection, endpoint_id: int, *, state: str, end_dialog_sequence: int) -> None:
-    """Records that this side has ended the conversation with the message of a sequence number."""
+    """Records that this side has ended the conversation with the message that has a sequence number."""
     connection.execute(_SET_ENDED, (state, end_dialog_sequence, end_dialog_sequence + 1, endpoint_id))
 
 
@@ -235,7 +235,7 @@ def set_timer(connection: Connection, endpoint_id: int, expiry: int | None) -> N
 
 
 def set_transmission_status(connection: Connection, endpoint_id: int, status: str) -> None:
-    """Sets the `transmission_status` of an endpoint, which its waiting messages show."""
+    """Sets the `transmission_status` of an endpoint, which the view shows for its waiting messages."""
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET transmission_status = ? WHERE endpoint_id = ?", (status, endpoint_id)
     )
@@ -275,32 +275,32 @@ _BIND: Final = """
 def by_sides(
     connection: Connection, sides: Iterable[tuple[bytes, bool]]
 ) -> dict[tuple[bytes, bool], ConversationEndpoint]:
-    """Returns endpoints by conversation and `is_initiator`; missing ones are omitted."""
+    """Returns endpoints by conversation and `is_initiator`; omits missing endpoints."""
     rows = (ConversationEndpoint._make(row) for row in connection.executemany(_BY_SIDE, sides))
     return {(row.conversation_id, bool(row.is_initiator)): row for row in rows}
 
 
 def existing_sides(connection: Connection, keys: Iterable[tuple[bytes, bool]]) -> list[tuple[bytes, bool]]:
-    """Returns those conversations and sides that have an endpoint in the database."""
+    """Returns the conversations and sides that have an endpoint in the database."""
     return [(conversation, bool(side)) for conversation, side in connection.executemany(_EXISTING, keys)]
 
 
 def contracts_of(
     connection: Connection, sides: Iterable[tuple[bytes, bool]]
 ) -> dict[tuple[bytes, bool], tuple[int, str]]:
-    """Returns contract id and state of endpoints by conversation and `is_initiator`; missing ones are omitted."""
+    """Returns the contract id and state of endpoints by conversation and `is_initiator`; omits missing endpoints."""
     rows = connection.executemany(_CONTRACT, sides)
     return {(conversation_id, bool(side)): (contract, state) for conversation_id, side, contract, state in rows}
 
 
 def without_early_messages(connection: Connection, endpoint_ids: Iterable[int]) -> set[int]:
-    """Returns the ids of those endpoints that have no early messages and none that arrived while their queue was off."""
+    """Returns the ids of the endpoints that have neither early messages nor messages that arrived while their queue was disabled."""
     rows = connection.executemany(_WITHOUT_EARLY, ((endpoint_id,) for endpoint_id in endpoint_ids))
     return {endpoint_id for (endpoint_id,) in rows}
 
 
 def set_session_key_if_missing(connection: Connection, endpoint_id: int, key: bytes) -> bytes | None:
-    """Sets the session key of an endpoint unless it has one; returns the key that it has, or None if there is no such endpoint."""
+    """Sets the session key of an endpoint unless it has a key; returns the endpoint's key, or None if there is no such endpoint."""
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET session_key = ? WHERE endpoint_id = ? AND session_key IS NULL",
         (key, endpoint_id),
@@ -326,7 +326,7 @@ def set_peer(connection: Connection, endpoint: ConversationEndpoint) -> None:
 
 
 def raise_receive_sequences(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """Updates receive sequence numbers that are lower than given; rows of number and endpoint id."""
+    """Raises receive sequence numbers to the given values if they are lower; `numbers` are rows of number and endpoint id."""
     connection.executemany(_RAISE_RECEIVE_SEQUENCE, numbers)
 
 
@@ -347,12 +347,12 @@ _RAISE_RECEIVE_SEQUENCE: Final = """
 
 
 def deliverable_endpoints(connection: Connection) -> list[int]:
-    """Returns the ids of endpoints whose messages in the transmission queue are to be delivered, ascending."""
+    """Returns the ids of endpoints with messages to deliver in the transmission queue, in ascending order."""
     return [endpoint for (endpoint,) in connection.execute(_DELIVERABLE)]
 
 
 def enqueueable_endpoints(connection: Connection) -> list[int]:
-    """Returns the ids of endpoints with messages that arrived while their queue was off, and whose queue is on now, ascending."""
+    """Returns, in ascending order, the ids of endpoints with messages that arrived while their queue was disabled and whose queue is now enabled."""
     return [endpoint for (endpoint,) in connection.execute(_ENQUEUEABLE)]
 
 
@@ -372,13 +372,13 @@ def has_removable(connection: Connection, *, now: int) -> bool:
 
 
 def remove_closed(connection: Connection, *, now: int, limit: int) -> int:
-    """Removes up to `limit` closed endpoints whose retention has ended, the oldest first, and returns how many."""
+    """Removes up to `limit` closed endpoints whose retention has ended, the oldest first; returns the number removed."""
     connection.execute(_REMOVE_CLOSED, (now, limit))
     return connection.changes()
 
 
 def next_due_time(connection: Connection) -> int | None:
-    """Returns when the next timer or lifetime expires or closed endpoints are to be removed; None if there are none."""
+    """Returns the next time at which a timer or lifetime expires or closed endpoints must be removed; None if there is none."""
     first = [
         (connection.execute(f"{query} LIMIT 1", (_TIME_MAX,)).fetchone(), delay)
         for query, delay in ((_EXPIRED_TIMERS, 0), (_EXPIRED_LIFETIMES, 0), (_REMOVABLE, REMOVAL_DELAY))
@@ -392,7 +392,7 @@ _TIME_MAX: Final = 2**63 - 1
 QUEUE_OF: Final = """ifnull((
         SELECT moved_to FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND moved_to IS NOT NULL
     ), s.queue_id)"""
-"""The queue of an endpoint `e` with the service `s`: that of the service, or the one to which poison message handling has moved its group."""
+"""The queue of an endpoint `e` with the service `s`: the queue of the service, or the queue to which poison message handling has moved its group."""
 JOIN_QUEUE: Final = f"JOIN ssb_services AS s USING (service_id) JOIN ssb_queues AS q ON q.queue_id = {QUEUE_OF}"
 """Joins endpoints `e` with their service `s` and queue `q`."""
 # Jumps from one endpoint to the next in the index instead of reading every message.
@@ -409,7 +409,7 @@ WAITING_ENDPOINTS: Final = f"""{_ENDPOINTS.format("TRUE")}, waiting (endpoint_id
         SELECT endpoint_id FROM found
         WHERE EXISTS (SELECT 1 FROM ssb_transmission_queue AS t WHERE t.endpoint_id = found.endpoint_id AND t.is_inbound = 0)
     )"""  # noqa: S608
-"""WITH clause of the table `waiting`: endpoints whose messages in the transmission queue are to be delivered."""
+"""WITH clause for the table `waiting`: endpoints with messages to deliver in the transmission queue."""
 _DELIVERABLE: Final = f"{WAITING_ENDPOINTS} SELECT endpoint_id FROM waiting"  # noqa: S608
 _ENQUEUEABLE: Final = f"""{_ENDPOINTS.format("is_inbound = 1")}
     SELECT endpoint_id FROM found JOIN ssb_conversation_endpoints AS e USING (endpoint_id) {JOIN_QUEUE} WHERE is_enqueue_enabled"""  # noqa: S608

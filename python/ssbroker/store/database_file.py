@@ -1,4 +1,4 @@
-"""An open database file: reads, write transactions, and what is known about its failures."""
+"""An open database file: reads, write transactions, and its known failures."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 WRITE_RETRY_AFTER: Final = 120.0
-"""Seconds for which a failed read or write is reported, and until `retry_failed_write` tries again; longer than any wait of P17."""
+"""Seconds for which a failed read or write is reported, and after which `retry_failed_write` tries again; longer than any wait of P17."""
 SHARED_MEMORY_SUFFIX: Final = "-notify"
-"""Suffix of the file next to a database file that contains the memory shared by the processes that have it open."""
+"""Suffix of the file beside a database file that contains the shared memory of the processes that have the database open."""
 LOCK_TIMEOUT: Final = 10.0
 """Default seconds to wait for a file's write lock."""
 _PAGES_COPIED: Final = 1000
-"""The pages that a copy of a file reads between two checks for an interrupt."""
+"""The number of pages that a copy of a file reads between two checks for an interrupt."""
 
 
 class DatabaseFile:
@@ -51,8 +51,8 @@ class DatabaseFile:
         lock_timeout: Seconds to wait for the write lock.
         failure: Why the last write of this process failed; None if it succeeded.
         failed_at: The time of the last failure, by `time.monotonic`.
-        write_failures: The number of writes of this process that have failed.
-        has_deferred_sync: Whether a commit since then succeeded without a sync, so that the next sync ends the failure.
+        write_failures: The number of failed writes of this process.
+        has_deferred_sync: Whether a commit since the last failure succeeded without a sync, so that the next sync ends the failure.
         write_lock: The write lock within this process.
         connections: The connections of this process.
     """
@@ -82,13 +82,13 @@ class DatabaseFile:
         lock_timeout: float = LOCK_TIMEOUT,
         vfs: str | None = None,
     ) -> DatabaseFile:
-        """Creates the file with its tables and what `fill` writes, in one transaction. An empty file left by a crash is reused."""
+        """Creates the file, with its tables and the rows that `fill` writes, in one transaction. Reuses an empty file that a crash left behind."""
         file = cls(path, lock_timeout=lock_timeout, vfs=vfs)
         try:
             with storage_errors(path, waited=file.lock_timeout):
                 file.connections.give_back(file.connections.take(wait=file.lock_timeout, create=True))
             with file.write() as connection:
-                check_empty(connection, path)  # another process may have been faster
+                check_empty(connection, path)  # another process may have created it meanwhile
                 connection.pragma("application_id", APPLICATION_ID)
                 _migrate(connection, migrations, 0)
                 if fill is not None:
@@ -115,7 +115,7 @@ class DatabaseFile:
             if version < len(migrations):
                 with file.write() as connection:
                     version = connection.pragma("user_version")
-                    if 0 <= version < len(migrations):  # no other process was faster
+                    if 0 <= version < len(migrations):  # no other process has migrated it meanwhile
                         with storage_errors(path, is_internal=True):
                             _check_tables(connection, migrations, path)
                             _migrate(connection, migrations, version)
@@ -128,7 +128,7 @@ class DatabaseFile:
 
     @property
     def is_locked_by_this_thread(self) -> bool:
-        """Whether this thread, or the one that it makes calls for, holds the write lock, so that acquiring it again could deadlock."""
+        """Whether this thread, or the thread for which it makes calls, holds the write lock, so that acquiring the lock again could deadlock."""
         return self.write_lock.is_held_for_this_thread
 
     @property
@@ -155,11 +155,11 @@ class DatabaseFile:
         return self._shared
 
     def wait_for_release(self, seconds: float) -> bool:
-        """Waits until another process releases the write lock; returns False at once if it is not known which process holds it."""
+        """Waits until another process releases the write lock; returns False at once if the holder is not known."""
         return self._shared is not None and self._shared.wait_for_release(seconds)
 
     def held_lock_error(self, waited: float) -> LockTimeoutError:
-        """Returns the error for a write lock that others hold, which names the holder if it is known."""
+        """Returns the error for a write lock that other writers hold; it names the holder if known."""
         error = lock_timeout_error(self.path, waited)
         if self._shared is None:
             return error
@@ -196,7 +196,7 @@ class DatabaseFile:
             session.close()
 
     def sync(self) -> None:
-        """Makes all commits of this process durable that were made with `is_durable=False`; costs little if they already are."""
+        """Makes the commits of this process durable that used `is_durable=False`; fast if they are already durable."""
         try:
             with storage_errors(self.path, waited=self.lock_timeout, is_internal=True):
                 connection = self.connections.take(wait=self.lock_timeout)
@@ -276,14 +276,15 @@ class DatabaseFile:
         self.write_lock.set_metadata(version, snapshot)
 
     def watch(self) -> CommitWatch:
-        """Returns a watch that detects commits; it keeps a connection until it is closed."""
+        """Returns a watch that detects commits; the watch keeps a connection until it is closed."""
         return CommitWatch(self.path, connections=self.connections, wait=self.lock_timeout)
 
     def checkpoint(self) -> None:
         """Moves all commits from the write-ahead log into the file itself, so that it is complete without its `-wal`."""
         may_wait = busy_handler(self.lock_timeout)
         with self._reader() as connection:
-            # The first column says that the file was busy; SQLite does not wait if another process moves the log.
+            # The first column tells whether the file was busy; SQLite does not wait if another process is moving the
+            # log.
             while single_row(connection, "PRAGMA wal_checkpoint(TRUNCATE)")[0]:
                 if not may_wait(0):
                     raise LockTimeoutError(
@@ -292,9 +293,9 @@ class DatabaseFile:
                     )
 
     def retry_failed_write(self) -> None:
-        """Tries the smallest possible write if the last write failed a while ago, to find out whether the file is writable again.
+        """If the last write failed a while ago, tries the smallest possible write, to find out whether the file is writable again.
 
-        The failed write may have been larger and is retried by its caller; while that fails, this small write would prove nothing.
+        The failed write may have been larger, and its caller retries it; while that fails, this small write would prove nothing.
         """
         if self.failure is not None and time.monotonic() - self.failed_at >= WRITE_RETRY_AFTER:
             with suppress(StorageError):
@@ -306,7 +307,7 @@ class DatabaseFile:
     def write_failure(self) -> str | None:
         """Why the file could not be written recently; None if no failure is known.
 
-        A later write that succeeds ends a failure only after a while, because it may be smaller than the one that failed, which is retried.
+        A later successful write ends a failure only after a while, because it may be smaller than the failed write, which is retried.
         """
         is_recent = time.monotonic() - self.failed_at < WRITE_RETRY_AFTER
         return f"could not be written: {self._last_failure}" if is_recent or self.failure is not None else None
@@ -315,7 +316,7 @@ class DatabaseFile:
     def read_failure(self) -> str | None:
         """Why the file could not be read recently; None if no failure is known.
 
-        A later read that succeeds proves nothing, because only a part of the file may be damaged.
+        A later successful read proves nothing, because only a part of the file may be damaged.
         """
         is_recent = time.monotonic() - self._read_failed_at < WRITE_RETRY_AFTER
         return f"could not be read: {self._read_error}" if is_recent else None
@@ -336,7 +337,7 @@ class DatabaseFile:
             raise
 
     def _is_own_failure(self, error: StorageError) -> bool:
-        """Whether this file has failed, not another one, and not because of a lock or because it was replaced."""
+        """Whether an error means that this file has failed: not another file, and not because of a lock or because the file was replaced."""
         return error.file == str(self.path) and not isinstance(error, LockTimeoutError | FileReplacedError)
 
     def record_commit_result(self, failure: str | None) -> None:
@@ -355,13 +356,13 @@ class DatabaseFile:
             self.record_commit_result(str(error))
 
     def close(self) -> None:
-        """Closes the connections that are not in use; the others are closed when they are returned."""
+        """Closes the connections that are not in use; connections in use are closed when they are returned."""
         self.connections.close()
 
 
 @contextmanager
 def _refused_writes() -> Iterator[None]:
-    """Converts the error of a write that no statement makes, such as that of a blob."""
+    """Converts the error of a write that is not a statement, such as a write to a blob."""
     import apsw  # noqa: PLC0415  # an extra, loaded by now
 
     try:
@@ -372,7 +373,7 @@ def _refused_writes() -> Iterator[None]:
 
 @contextmanager
 def _copy_errors(source: Path, target: Path) -> Iterator[None]:
-    """Converts errors of a copy, which name neither the file nor the cause: only reads concern the source."""
+    """Converts errors of a copy, which name neither the file nor the cause; only read errors concern the source."""
     import apsw  # noqa: PLC0415  # an extra, loaded by now
 
     try:
@@ -397,7 +398,7 @@ def _reject_version(file: DatabaseFile, version: int, migrations: tuple[str, ...
 
 
 def _check_tables(connection: Connection, migrations: tuple[str, ...], path: Path) -> None:
-    """Raises `StorageError` if the tables are those of another version than `PRAGMA user_version` states, which another program has changed."""
+    """Raises `StorageError` if the tables do not match the version in `PRAGMA user_version`, because another program has changed it."""
     import apsw  # noqa: PLC0415  # an extra, loaded by now
 
     version, found = connection.pragma("user_version"), _columns(connection)

@@ -1,4 +1,4 @@
-"""Registry of databases in msdb."""
+"""The registry of databases in msdb."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def create_instance_row(connection: Connection, *, name: str, instance_id: bytes
 
 
 def instance_row(connection: Connection) -> tuple[str, bytes]:
-    """Returns name and id of the instance."""
+    """Returns the name and id of the instance."""
     name, instance_id = single_row(connection, "SELECT name, instance_id FROM ssb_instance")
     return name, instance_id
 
 
 def version_of(connection: Connection) -> int:
-    """Returns the version of the registry, which is unique for each state of it."""
+    """Returns the version of the registry, which is unique for each state of the registry."""
     version: int = connection.execute("SELECT list_version FROM ssb_instance").get
     return version
 
@@ -100,7 +100,7 @@ def add(connection: Connection, *, name: str, file: str, service_broker_guid: by
 
 
 def set_broker(connection: Connection, *, name: str, service_broker_guid: bytes, is_broker_enabled: bool) -> None:
-    """Updates broker id and state of a database."""
+    """Updates the broker id and state of a database."""
     connection.execute(
         "UPDATE ssb_databases SET service_broker_guid = ?, is_broker_enabled = ? WHERE name = ?",
         (service_broker_guid, is_broker_enabled, name),

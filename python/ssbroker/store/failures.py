@@ -16,18 +16,18 @@ class Failure(NamedTuple):
     queue_id: int
     """The queue in which the messages failed."""
     conversation_handle: bytes | None
-    """The endpoint that received the message; None if others took it meanwhile."""
+    """The endpoint that received the message; None if another receiver has taken it meanwhile."""
     failed_at: int
     """The time of the last failure, in microseconds since 1970, UTC."""
     error: str
     conversation_group_id: bytes | None = None
     """The group that has been moved; None if the queue is disabled."""
     moved_to: int | None = None
-    """The queue that has the messages of the group now; None if the queue is disabled."""
+    """The queue to which the messages of the group were moved; None if the queue is disabled."""
 
 
 def record_failure(connection: Connection, failure: Failure) -> None:
-    """Inserts a failure, which replaces that of the same queue or group."""
+    """Inserts a failure, which replaces an earlier failure of the same queue or group."""
     if failure.conversation_group_id is None:
         forget_failure_of_queue(connection, failure.queue_id)
     else:
@@ -46,12 +46,12 @@ def failure_of_queue(connection: Connection, queue_id: int) -> Failure | None:
 
 
 def forget_failure_of_queue(connection: Connection, queue_id: int) -> None:
-    """Deletes why a queue is disabled."""
+    """Deletes the failure that disabled a queue."""
     connection.execute("DELETE FROM ssb_failures WHERE queue_id = ? AND moved_to IS NULL", (queue_id,))
 
 
 def first_ready_handle(connection: Connection, group: bytes) -> bytes | None:
-    """Returns the endpoint of the first ready message of a conversation group; None if it has none."""
+    """Returns the endpoint of the first ready message of a conversation group; None if there is no ready message."""
     row = connection.execute(_FIRST_READY_HANDLE, (group,)).fetchone()
     return None if row is None else row[0]
 
@@ -62,7 +62,7 @@ def has_moved_groups(connection: Connection) -> bool:
 
 
 def queue_of_moved_group(connection: Connection, group: bytes) -> int | None:
-    """Returns the queue to which a conversation group has been moved; None if it has not."""
+    """Returns the queue to which a conversation group has been moved; None if it has not been moved."""
     row = connection.execute(
         "SELECT moved_to FROM ssb_failures WHERE conversation_group_id = ? AND moved_to IS NOT NULL", (group,)
     ).fetchone()
@@ -75,12 +75,12 @@ def forget_moved_group(connection: Connection, group: bytes) -> None:
 
 
 def groups_moved_from(connection: Connection, queue_id: int) -> list[bytes]:
-    """Returns the conversation groups of the services of a queue that have been moved, the longest moved first."""
+    """Returns the moved conversation groups of the services of a queue, the earliest moved first."""
     return [group for (group,) in connection.execute(_GROUPS_MOVED_FROM, (queue_id,))]
 
 
 def move_messages(connection: Connection, endpoint_id: int, queue_id: int) -> int:
-    """Puts the messages of an endpoint into another queue, where they keep their order; returns how many can be received."""
+    """Moves the messages of an endpoint to another queue, where they keep their order; returns how many can be received."""
     connection.execute("UPDATE ssb_queued_messages SET queue_id = ? WHERE endpoint_id = ?", (queue_id, endpoint_id))
     ready: int = connection.execute(
         "SELECT count(*) FROM ssb_queued_messages WHERE endpoint_id = ? AND status = ?", (endpoint_id, READY)
@@ -89,7 +89,7 @@ def move_messages(connection: Connection, endpoint_id: int, queue_id: int) -> in
 
 
 def has_groups_moved_to(connection: Connection, queue_id: int) -> bool:
-    """Whether a queue has conversation groups of other queues."""
+    """Whether conversation groups have been moved to a queue."""
     return (
         connection.execute("SELECT 1 FROM ssb_failures WHERE moved_to = ? LIMIT 1", (queue_id,)).fetchone() is not None
     )

@@ -1,4 +1,4 @@
-"""Which database files belong to an instance: the owner that each file records."""
+"""Decides which database files belong to an instance, by the owner that each file records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INODE_BITS: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class FileOwner:
-    """The owner that a database file records, None for none, and the identity of the file when it was attached."""
+    """The owner that a database file records (None for none), and the identity of the file when it was attached."""
 
     attached_to: bytes | None
     identity: tuple[int, int] | None
@@ -25,9 +25,10 @@ class FileOwner:
 class FileOwnership:
     """Decides which files belong to an instance.
 
-    A file in the folder of the instance records the instance id as its owner; it is copied and moved with the folder. A file elsewhere is
-    not, so it records an id that is also derived from the inode of msdb: a restored or copied msdb does not own the files that its original
-    has attached from other folders, even if they are detached meanwhile or replaced with a backup.
+    A file in the folder of the instance records the instance id as its owner; it is copied and moved with the folder. A
+    file elsewhere is not copied with the folder, so it records an id that is also derived from the inode of msdb. A
+    restored or copied msdb therefore does not own the files that the original has attached from other folders, even if
+    these were detached meanwhile or replaced with a backup.
 
     Attributes:
         instance_id: The id of the instance.
@@ -51,26 +52,27 @@ class FileOwnership:
         return FileOwner(self.owner_id(path), stored_file_identity(path))
 
     def may_use(self, path: Path, found: FileOwner) -> bool:
-        """Whether the instance may use a file that it lists and that records `found`."""
+        """Whether the instance may use a listed file that records the owner `found`."""
         if path.is_relative_to(self._folder) or self._is_msdb_original:
             return not self.is_foreign(path, found)
         return found.attached_to == self.owner_id(path)
 
     def is_foreign(self, path: Path, found: FileOwner) -> bool:
-        """Whether a file that records `found` is attached to another instance. A copy is a new file, and belongs to nobody."""
+        """Whether a file that records the owner `found` is attached to another instance. A copy is a new file, and belongs to no instance."""
         if found.attached_to in (None, self.owner_id(path)) or found.identity != stored_file_identity(path):
             return False
-        # Earlier versions recorded the instance id in all files, as does a file that is moved out of the folder.
+        # Earlier versions recorded the instance id in all files; a file that was moved out of the folder also records
+        # it.
         return found.attached_to != self.instance_id or not self._is_msdb_original
 
 
 def _inode(identity: tuple[int, int] | None) -> int | None:
-    """Returns the inode; the device is omitted, because its number may be another one after a restart of the machine."""
+    """Returns the inode; omits the device, because its number may change when the machine restarts."""
     return None if identity is None else identity[1]
 
 
 def stored_file_identity(path: Path) -> tuple[int, int] | None:
-    """Returns device and inode of a file as the registry stores them; None if the file does not exist."""
+    """Returns the device and inode of a file as the registry stores them; None if the file does not exist."""
     found = file_identity(str(path))
     return None if found is None else (found[0] & _INODE_BITS, found[1] & _INODE_BITS)
 

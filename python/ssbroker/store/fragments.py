@@ -10,10 +10,11 @@ from ssbroker.store.sqlite import Connection
 
 
 def add(connection: Connection, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Inserts fragments, and replaces existing ones.
+    """Inserts fragments, replacing existing fragments.
 
-    Each row holds the endpoint id, message and fragment number, fragment count, digests of message and fragment, message type, message id, whether
-    it ends the dialog, whether it is an error, enqueue time, and body.
+    Each row contains the endpoint id, the message and fragment numbers, the fragment count, the digests of message and
+    fragment, the message type, the message id, whether the message ends the dialog, whether it is an error, the enqueue
+    time, and the body.
     """
     connection.executemany(_ADD, rows)
 
@@ -21,10 +22,11 @@ def add(connection: Connection, rows: Iterable[tuple[Any, ...]]) -> None:
 def read(
     connection: Connection, side: tuple[bytes, bool], first: tuple[int, int], end: int, *, bytes_max: int
 ) -> list[tuple[Any, ...]]:
-    """Reads fragments of an endpoint in order, from a message and fragment number up to, but not including, message `end`; returns none if the conversation has ended.
+    """Reads the fragments of an endpoint in order, from `first` (message and fragment number) up to, but not including, message `end`.
 
-    Reading stops after `bytes_max` bytes of bodies. Each row holds message number, fragment number, fragment count, body, digests of message and
-    fragment, message type, message id, whether it ends the dialog, and whether it is an error.
+    If the conversation has ended, there are none. Reading stops after `bytes_max` bytes of bodies. Each row contains
+    the message number, the fragment number, the fragment count, the body, the digests of message and fragment, the
+    message type, the message id, whether the message ends the dialog, and whether it is an error.
     """
     fragments: list[tuple[Any, ...]] = []
     for row in connection.execute(_READ, (*side, *first, end)):
@@ -36,9 +38,10 @@ def read(
 
 
 def read_headers(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> Iterable[tuple[Any, ...]]:
-    """Reads the stored fragments of endpoints without bodies; none of conversations that have ended.
+    """Reads the stored fragments of endpoints without bodies; omits conversations that have ended.
 
-    Each row holds conversation, `is_initiator`, message number, fragment number, fragment count, message digest and body length.
+    Each row contains the conversation, `is_initiator`, the message number, the fragment number, the fragment count, the
+    message digest and the body length.
     """
     return connection.executemany(_HEADERS, sides)
 
@@ -49,7 +52,7 @@ def has_any(connection: Connection) -> bool:
 
 
 def remove_below(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """Deletes fragments of processed messages; rows of endpoint id and the first message number to keep."""
+    """Deletes fragments of processed messages; `numbers` are rows of endpoint id and the first message number to keep."""
     connection.executemany("DELETE FROM ssb_fragments WHERE endpoint_id = ? AND message_sequence_number < ?", numbers)
 
 

@@ -1,4 +1,4 @@
-"""Leases of conversation groups: which messages are hidden from RECEIVE, and until when."""
+"""Leases of conversation groups, which hide messages from RECEIVE until a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ssbroker.store.codes import READY
 from ssbroker.store.sqlite import Connection
 
 IS_HELD_SQL: Final = "until > {now} AND since - (until - since) <= {now}"
-"""Whether a lease holds: a lease of 60 s whose start is more than 60 s in the future was taken before the clock was set back."""
+"""Whether a lease is in force. A lease of 60 s that starts more than 60 s in the future was taken before the clock was set back."""
 
 
 class Lease(NamedTuple):
@@ -17,7 +17,7 @@ class Lease(NamedTuple):
     conversation_group_id: bytes
     queue_id: int
     lease_id: bytes | None
-    """Identifies the holder, who may still acknowledge the messages after the end of the lease; None while the group waits for a time."""
+    """Identifies the holder, which may still acknowledge the messages after the end of the lease; None while the group waits for a time."""
     process_id: int | None
     """The process of the holder; None if the group is free or waits."""
     since: int
@@ -26,21 +26,21 @@ class Lease(NamedTuple):
     attempts: int
     """Number of leases since the group was last acknowledged."""
     failures: int
-    """Number of these that an exception or the end of the lease has ended."""
+    """Number of these leases that ended with an exception or expired."""
 
     def is_held(self, now: int) -> bool:
-        """Returns whether the lease or wait holds, as `IS_HELD_SQL` decides."""
+        """Returns whether the lease or wait is in force, by the same rule as `IS_HELD_SQL`."""
         return self.since - (self.until - self.since) <= now < self.until
 
 
 def of_group(connection: Connection, group: bytes) -> Lease | None:
-    """Returns the lease of a conversation group; None if it has none and no failures."""
+    """Returns the lease of a conversation group; None if it has neither a lease nor failures."""
     row = connection.execute("SELECT * FROM ssb_group_leases WHERE conversation_group_id = ?", (group,)).fetchone()
     return None if row is None else Lease._make(row)
 
 
 def of_job(connection: Connection, group: bytes, *, now: int) -> Lease | None:
-    """Returns the lease of the job that has a conversation group now; None if there is none."""
+    """Returns the lease of the job that currently holds a conversation group; None if there is none."""
     lease = of_group(connection, group)
     return lease if lease is not None and lease.lease_id is not None and lease.is_held(now) else None
 
@@ -56,7 +56,7 @@ def remove(connection: Connection, group: bytes) -> None:
 
 
 def ended(connection: Connection, *, now: int) -> list[Lease]:
-    """Returns the leases and waits that have ended, but were not freed yet."""
+    """Returns the leases and waits that have ended but have not been freed yet."""
     return [Lease._make(row) for row in connection.execute(_ENDED, (now,))]
 
 
@@ -66,7 +66,7 @@ def remove_unused(connection: Connection) -> None:
 
 
 def next_end(connection: Connection, queue_id: int | None, *, now: int) -> int | None:
-    """Returns the earliest time at which a lease or wait in a queue, or in any queue if None, ends; None if there is none."""
+    """Returns the earliest time at which a lease or wait in a queue (None means any queue) ends; None if there is none."""
     end: int | None = connection.execute(_NEXT_END, (now, queue_id)).get
     return end
 

@@ -29,7 +29,7 @@ def create_database_row(
 
 
 def set_broker(connection: Connection, *, is_broker_enabled: bool, service_broker_guid: bytes | None = None) -> None:
-    """Enables or disables the broker, and sets its id unless None."""
+    """Enables or disables the broker, and sets the broker id unless it is None."""
     connection.execute(
         "UPDATE ssb_database SET is_broker_enabled = ?, service_broker_guid = coalesce(?, service_broker_guid)",
         (is_broker_enabled, service_broker_guid),
@@ -75,7 +75,7 @@ def create_queue(connection: Connection, *, schema_name: str, name: str, options
 def create_service(
     connection: Connection, *, name: str, queue_id: int, contracts: Iterable[int], principal_id: int = OWNER
 ) -> int:
-    """Inserts a service that accepts some contracts and grants SEND to public; returns its id."""
+    """Inserts a service with the contracts that it accepts, and grants SEND on it to public; returns its id."""
     values: dict[str, Value] = {"name": name, "queue_id": queue_id, "principal_id": principal_id}
     new_id = _insert(connection, "ssb_services", "service_id", None, values)
     set_send_permission(connection, service_id=new_id, principal_id=PUBLIC, state="G")
@@ -101,7 +101,7 @@ def drop_contracts_of_service(connection: Connection, *, service_id: int, contra
 
 
 def move_service(connection: Connection, *, service_id: int, queue_id: int) -> None:
-    """Moves a service, with its queued messages and leases, to another queue; conversation groups that failures have moved stay where they are."""
+    """Moves a service, with its queued messages and leases, to another queue; conversation groups that were moved after failures stay there."""
     moving = """
         FROM ssb_conversation_endpoints AS e WHERE service_id = ?2 AND NOT EXISTS (
             SELECT 1 FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND f.moved_to IS NOT NULL
@@ -140,7 +140,7 @@ def set_send_permission(
 
 
 def find_owned_object(connection: Connection, *, principal_id: int) -> tuple[str, str] | None:
-    """Returns kind and name of an object that a principal owns, services first; None if it owns none."""
+    """Returns the kind and name of an object that a principal owns, services first; None if it owns no object."""
     for kind, table, column in (
         ("service", "ssb_services", "principal_id"),
         ("certificate", "ssb_certificates", "principal_id"),
@@ -205,7 +205,7 @@ def create_route(connection: Connection, *, values: Mapping[str, Value], route_i
 
 
 def has_route(connection: Connection, *, route_id: int) -> bool:
-    """Whether a route has an id."""
+    """Whether any route has the id."""
     return connection.execute("SELECT 1 FROM ssb_routes WHERE route_id = ?", (route_id,)).get is not None
 
 
@@ -266,7 +266,7 @@ def drop(connection: Connection, table: str, object_id: int) -> None:
 
 
 def bump_version(connection: Connection) -> None:
-    """Sets a new version of the objects; it is random, so that a version that was rolled back is never reused."""
+    """Sets a new version of the objects. The version is random, so that a rolled-back version is never reused."""
     connection.execute("UPDATE ssb_database SET catalog_version = random()")
 
 
@@ -284,5 +284,5 @@ def _insert(connection: Connection, table: str, key: str, object_id: int | None,
 
 
 def write_mirroring(connection: Connection, mirroring: MirroringState) -> None:
-    """Updates role and number; cached snapshots of the objects must be invalidated by the caller."""
+    """Updates the role and number; the caller must invalidate cached snapshots of the objects."""
     connection.execute("UPDATE ssb_database SET mirroring_role = ?, mirroring_number = ?", mirroring)

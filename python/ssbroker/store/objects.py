@@ -1,4 +1,4 @@
-"""Objects of a database, read as immutable snapshots or on demand."""
+"""The objects of a database, read as immutable snapshots or on demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Role = Literal["principal", "mirror"]
 
 
 class MirroringState(NamedTuple):
-    """Role of a database in a mirrored pair, and its number of failovers."""
+    """The role of a database in a mirrored pair, and the number of its role changes."""
 
     role: Role
     """`principal` unless changed."""
@@ -34,7 +34,7 @@ class MirroringState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """State of a database: its broker, the instance that it is attached to, and its mirroring role."""
+    """The state of a database: its broker, the instance to which it is attached, and its mirroring role."""
 
     service_broker_guid: bytes
     is_broker_enabled: bool
@@ -153,9 +153,9 @@ class Objects:
     Attributes:
         version: Unique for each state of the objects, even if a change is rolled back.
         broker: State of the database.
-        message_types: By name, like contracts, services, routes and priorities.
-        queues: By schema and name.
-        endpoint: Endpoint of the instance; None if there is none, and in all databases except msdb.
+        message_types: Message types by name; contracts, services, routes and priorities are also by name.
+        queues: Queues by schema and name.
+        endpoint: The endpoint of the instance, in msdb; None if there is none, and in all other databases.
         security: Principals, certificates, bindings and permissions.
     """
 
@@ -192,7 +192,7 @@ class Objects:
 
     @cached_property
     def services_routed_locally(self) -> frozenset[str]:
-        """Services without a route to another instance, so that messages for them with the broker id of this database stay in it.
+        """Services without a route to another instance, so that messages for them with the broker id of this database stay in this database.
 
         For these, every routing step that finds a route finds LOCAL (R11 to R16), and *Locate* finds exactly one enabled database with
         the broker id (R31, I7). So neither other databases nor the time can change the result.
@@ -343,7 +343,7 @@ _NAME: Final = ("name",)
 
 
 def lazy_objects(connection: Connection) -> Objects:
-    """Returns a lazy view of the objects: each object is read when it is looked up, and a kind as a whole when it is iterated.
+    """Returns a lazy view of the objects: an object is read when it is looked up, and all objects of a kind are read when they are iterated.
 
     Changes on the connection are visible immediately, except those of the database row, the endpoint and the master key, and except in
     properties that were used before, such as `queues_by_id`. The connection must hold the write lock.
@@ -384,7 +384,7 @@ def lazy_objects(connection: Connection) -> Objects:
 
 @dataclass(frozen=True, kw_only=True)
 class _LazySecurity(Security):
-    """Security objects that are also looked up by fingerprint and by service in SQL; a scan of all rows would make each new object slower."""
+    """Security objects that are also looked up by fingerprint and by service in SQL; scanning all rows would make each new object slower."""
 
     fingerprints: Mapping[bytes, security.Certificate]
     services: Mapping[str, security.Binding]
@@ -405,7 +405,7 @@ class _LazyMapping(Mapping[Key, Item]):
 
     Args:
         connection: The connection that reads.
-        select: Query of all objects.
+        select: The query for all objects.
         keys: Key columns.
         read: Creates an object from the columns of its row.
     """
@@ -474,7 +474,7 @@ def native_snapshot(objects: Objects, *, is_name: Callable[[str], bool]) -> Nati
 
     Args:
         objects: The objects.
-        is_name: Whether a text that names a queue without a schema is a valid name.
+        is_name: Returns whether a text that names a queue without a schema is a valid name.
     """
     return _core.MetadataSnapshot(
         broker_instance=objects.broker.service_broker_guid,

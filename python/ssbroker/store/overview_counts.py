@@ -1,4 +1,4 @@
-"""What an overview of a database counts: messages, leases, conversations, and what waits in the transmission queue."""
+"""The counts in the overview of a database: messages, leases, conversations, and messages in the transmission queue."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class QueueCounts(NamedTuple):
     is_receive_enabled: int
     is_enqueue_enabled: int
     ready: int
-    """The messages that can be received now."""
+    """The number of messages that can be received now."""
     waiting: int
-    """Those that are scheduled for later or for a retry."""
+    """The number of messages that are scheduled for later or for a retry."""
     leased: int
     incomplete: int
-    """Early messages and unfinished fragments."""
+    """The number of early messages and incomplete messages."""
     retained: int
     ready_since: int | None
     """When the first ready message became ready."""
@@ -40,9 +40,9 @@ class LeaseCounts(NamedTuple):
     state: str
     groups: int
     attempts: int
-    """The sum of their attempts."""
+    """The sum of the attempts of these groups."""
     failures: int
-    """The sum of their failures."""
+    """The sum of the failures of these groups."""
 
 
 class MovedCounts(NamedTuple):
@@ -65,7 +65,7 @@ class ConversationCounts(NamedTuple):
     state: str
     conversations: int
     oldest: int | None
-    """When the oldest was created; None if no time is known."""
+    """When the oldest endpoint was created; None if no time is known."""
 
 
 class TransmissionCounts(NamedTuple):
@@ -87,7 +87,7 @@ class OldestMessage(NamedTuple):
     from_service_name: str
     to_broker_instance: bytes | None
     is_initiator: bool
-    """Whether the initiator sent it."""
+    """Whether the initiator sent the message."""
     transmission_status: str
 
 
@@ -127,7 +127,7 @@ def oldest_message(connection: Connection, service: str) -> OldestMessage | None
     )
 
 
-# Counts in indexes, because the rows contain the bodies. A wait that has ended may not have been freed yet.
+# Counts with indexes only, because the rows contain the bodies. A wait that has ended may not have been freed yet.
 _IS_HELD: Final = leases.IS_HELD_SQL.format(now="?1")
 _QUEUES: Final = f"""
     WITH held AS MATERIALIZED (
@@ -162,7 +162,7 @@ _LEASES: Final = f"""
     FROM ssb_group_leases JOIN ssb_queues USING (queue_id) GROUP BY queue_id, 3 ORDER BY schema_name, name, 3"""  # noqa: S608
 _CONVERSATIONS: Final = """
     SELECT state, count(*), min(begin_time) FROM ssb_conversation_endpoints GROUP BY state ORDER BY state"""
-# SQLite takes the error from the row that has the maximum.
+# SQLite takes the error from the row with the maximum.
 _MOVED: Final = """
     SELECT q.schema_name, q.name, p.schema_name, p.name, count(*), max(failed_at), error
     FROM ssb_failures f JOIN ssb_queues q USING (queue_id) JOIN ssb_queues p ON p.queue_id = moved_to

@@ -1,4 +1,4 @@
-"""Messages in the queues of a database."""
+"""The messages in the queues of a database."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class QueuedMessage(NamedTuple):
 
 
 def next_endpoint(connection: Connection, queue_id: int, *, now: int) -> ConversationEndpoint | None:
-    """Returns the endpoint whose message is received next: by highest priority, then lowest queuing order; None if no message is ready."""
+    """Returns the endpoint whose message is received next, by highest priority and then lowest queuing order; None if no message is ready."""
     row = connection.execute(_NEXT_ENDPOINT, (queue_id, now)).fetchone()
     return None if row is None else ConversationEndpoint._make(row)
 
 
 def has_ready_messages(connection: Connection, queue_id: int, *, now: int) -> bool:
-    """Whether a message can be received: one whose conversation group is not leased."""
+    """Whether a message can be received, which means that its conversation group is not leased."""
     return connection.execute(_HAS_READY, (queue_id, now)).fetchone() is not None
 
 
@@ -62,7 +62,7 @@ def ready_queue_ids(connection: Connection, *, now: int) -> set[int]:
 def ready_messages(
     connection: Connection, endpoint_id: int, *, limit: int, bytes_max: int
 ) -> tuple[list[QueuedMessage], bool]:
-    """Returns the messages of a conversation that can be received, in order, and whether there are no others.
+    """Returns the messages of a conversation that can be received, in order, and whether these are all.
 
     Reading stops after `limit` messages (-1 for all) or after `bytes_max` bytes of bodies; the first message is always read.
     """
@@ -93,25 +93,25 @@ def count_messages(connection: Connection, queue_id: int) -> int:
 
 
 def has_sent_messages(connection: Connection, endpoint_id: int) -> bool:
-    """Whether a message of a conversation can be received that is not a system message."""
+    """Whether a conversation has a message that can be received and is not a system message."""
     return connection.execute(_HAS_SENT, (endpoint_id, READY, *SYSTEM_MESSAGE_TYPES)).fetchone() is not None
 
 
 def next_messages(
     connection: Connection, queue_id: int, *, after: int, until: int, limit: int
 ) -> list[tuple[int, int]]:
-    """Returns queuing order and endpoint id of the first messages of a queue after one and until another one, whatever their state."""
+    """Returns the queuing order and endpoint id of the first messages of a queue, in any state, with orders above `after` and up to `until`."""
     return [(order, endpoint_id) for order, endpoint_id in connection.execute(_NEXT, (queue_id, after, until, limit))]
 
 
 def last_queuing_order(connection: Connection) -> int:
-    """Returns the highest queuing order ever assigned, even if its message has been deleted; 0 if none."""
+    """Returns the highest queuing order ever assigned, even if the message has been deleted; 0 if none was assigned."""
     number = connection.execute("SELECT max(queuing_order) FROM ssb_queued_messages").get
     return 0 if number is None else int(number)
 
 
 def early_messages(connection: Connection, endpoint_id: int) -> list[tuple[int, int, int]]:
-    """Returns sequence number, queuing order and message type id of early messages, in order."""
+    """Returns the sequence number, queuing order and message type id of early messages, in order."""
     return [(number, order, kind) for number, order, kind in connection.execute(_EARLY, (endpoint_id,))]
 
 
@@ -124,7 +124,7 @@ def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
 
 
 def set_ready_time(connection: Connection, group: bytes, ready_at: int) -> None:
-    """Counts the age of the messages of a conversation group from the end of their wait instead of their arrival."""
+    """Sets the time from which the age of a conversation group's messages counts to the end of their wait, instead of their arrival."""
     connection.execute(_SET_READY_TIME, (ready_at, group))
 
 
@@ -136,8 +136,8 @@ def _without_reusing_numbers(connection: Connection) -> Iterator[None]:
     connection.statements.reserve_queuing_order(last)
 
 
-# A subquery for each message, so that SQLite reads only the first messages. Looking up the endpoint takes longer than finding out that
-# there are no leases.
+# A subquery for each message, so that SQLite reads only the first messages. Looking up the endpoint takes longer than
+# determining that there are no leases.
 _NOT_LEASED: Final = f"""(NOT EXISTS (SELECT 1 FROM ssb_group_leases) OR NOT EXISTS (
         SELECT 1 FROM ssb_conversation_endpoints AS leased JOIN ssb_group_leases USING (conversation_group_id)
         WHERE leased.endpoint_id = m.endpoint_id AND {leases.IS_HELD_SQL.format(now="?2")}))"""  # noqa: S608
@@ -158,11 +158,11 @@ _HAS_SENT: Final = """
 _NEXT: Final = """
     SELECT queuing_order, endpoint_id FROM ssb_queued_messages
     WHERE queue_id = ? AND queuing_order > ? AND queuing_order <= ? ORDER BY queuing_order LIMIT ?"""
-# CROSS JOIN makes SQLite read the queue in order, and not the endpoints.
+# CROSS JOIN makes SQLite read the queue, in order, before the endpoints.
 _NEXT_ENDPOINT: Final = f"""
     SELECT e.* FROM ssb_queued_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
     WHERE m.queue_id = ?1 AND m.status = {READY} AND {_NOT_LEASED} ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""  # noqa: S608
-# Jumps from one queue with messages to the next in the index instead of reading every message.
+# Jumps in the index from one queue with messages to the next, instead of reading every message.
 _WITH_READY: Final = f"""
     WITH RECURSIVE nonempty (queue_id) AS (
         SELECT (SELECT queue_id FROM ssb_queued_messages ORDER BY queue_id LIMIT 1)

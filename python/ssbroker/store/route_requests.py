@@ -14,12 +14,12 @@ SYSTEM_SCHEMA: Final = "sys"
 SYSTEM_QUEUE: Final = "ServiceBrokerQueue"
 
 SYSTEM_QUEUE_ID: Final = 1
-"""Id of the queue in which the answers arrive."""
+"""The id of the queue in which the answers arrive."""
 
 _SYSTEM_SERVICE_ID: Final = 1
 
 RETRY_DELAY_MAX: Final = 60_000_000
-"""Maximum time until the next request, in microseconds; a longer one means that the clock was set back."""
+"""Maximum time until the next request, in microseconds; a longer time means that the clock was set back."""
 
 
 class RouteRequestRow(NamedTuple):
@@ -33,7 +33,7 @@ class RouteRequestRow(NamedTuple):
     """The error that ended the dialog; empty if none."""
 
     def blocks_new_request(self, *, now: int) -> bool:
-        """Whether no new request is sent: the dialog is open, or ended recently."""
+        """Whether no new request may be sent, because the dialog is open or ended recently."""
         if self.conversation_handle is not None:
             return True
         return self.ask_again_at is not None and 0 < self.ask_again_at - now <= RETRY_DELAY_MAX
@@ -65,7 +65,7 @@ def delete_open_requests(connection: Connection) -> list[bytes]:
 
 
 def ended_requests(connection: Connection) -> list[tuple[str, bytes]]:
-    """Returns service and handle of each dialog that the configuration service has ended or that no longer exists."""
+    """Returns the service and handle of each dialog that the configuration service has ended or that no longer exists."""
     rows = connection.execute(
         f"""
         SELECT r.service_name, r.conversation_handle
@@ -94,7 +94,7 @@ def record_answer(connection: Connection, service_name: str, *, ask_again_at: in
 
 
 def create_system_service(connection: Connection, objects: Objects, *, name: str) -> None:
-    """Creates the service that sends the requests, with a queue of its own, unless it exists."""
+    """Creates the service that sends the requests, with a separate queue, unless it exists."""
     if name in objects.services:
         return
     connection.execute(
@@ -113,7 +113,7 @@ def create_system_service(connection: Connection, objects: Objects, *, name: str
 def queued_requests(
     connection: Connection, queue_id: int, *, limit: int
 ) -> list[tuple[bytes, bytes, str, bytes | None]]:
-    """Returns the messages in the queue of a configuration service: handle, broker id of the requester, message type and body, in order."""
+    """Returns the messages in the queue of a configuration service, in order: handle, broker id of the requester, message type and body."""
     rows = connection.execute(
         """
         SELECT e.conversation_handle, e.far_broker_instance, t.name, m.message_body

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from ssbroker.store.sqlite import Connection
 
 PUBLIC: Final = 0
-"""Id of `public`, which every principal belongs to."""
+"""The id of `public`, to which every principal belongs."""
 OWNER: Final = 1
 """Id of `dbo`, the default owner."""
 
@@ -63,9 +63,9 @@ class Security:
     """Security objects of a database.
 
     Attributes:
-        principals: By name.
-        certificates: By name.
-        bindings: By name.
+        principals: Principals by name.
+        certificates: Certificates by name.
+        bindings: Bindings by name.
         permissions: SEND permissions by service and principal.
         master_key: None if there is none.
     """
@@ -104,9 +104,9 @@ class Security:
         return self.by_principal.get(principal_id, [])
 
     def may_send(self, service_id: int, fingerprint: bytes | None, *, owner: int) -> bool:
-        """Whether the user with a certificate, or public without one, may start a conversation with a service.
+        """Whether the user that owns a certificate, or public without a certificate, may start a conversation with a service.
 
-        It may if it owns the service, or if SEND is granted and not denied to it or to public.
+        A user may do so if it owns the service, or if SEND is granted and not denied to the user or to public.
         """
         holder = None if fingerprint is None else self.by_fingerprint.get(fingerprint)
         principal_id = PUBLIC if holder is None else holder.principal_id

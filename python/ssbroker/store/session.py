@@ -1,4 +1,4 @@
-"""One transaction of a database file: its write lock, its connection, its commit."""
+"""One transaction on a database file: its write lock, connection and commit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SessionContext = _core.SessionContext
 
 
 class SessionFile(Protocol):
-    """What a session uses of its file, a `DatabaseFile`."""
+    """The part of a `DatabaseFile` that a session uses."""
 
     has_deferred_sync: bool
     """Whether a commit since the last failure succeeded without a sync."""
@@ -57,7 +57,7 @@ class SessionFile(Protocol):
         """Waits until another process releases the write lock."""
 
     def held_lock_error(self, waited: float) -> LockTimeoutError:
-        """Returns the error for a write lock that others hold."""
+        """Returns the error for a write lock that other writers hold."""
 
     def lock_errors(self, *, waited: float) -> AbstractContextManager[None]:
         """Converts errors, and names the holder of the write lock."""
@@ -67,10 +67,10 @@ class SessionFile(Protocol):
 
 
 class Session(_core.Session):
-    """One transaction of a file: its write lock, its connection, its commit. Not thread-safe.
+    """One transaction on a file: its write lock, connection and commit. Not thread-safe.
 
-    The native part begins, sends, receives and commits as long as it need not wait and Python does not need the connection. This part
-    waits for the lock, shares the connection with Python, and reports why a commit failed.
+    The native base class begins, sends, receives and commits as long as it need not wait and Python does not need the
+    connection. This class waits for the lock, shares the connection with Python, and reports why a commit failed.
 
     Attributes:
         is_exposed: Whether the application has had the connection.
@@ -97,7 +97,7 @@ class Session(_core.Session):
         return connection
 
     def begin_unguarded(self) -> Connection:
-        """Returns the connection, for callers that execute nothing after a statement that failed."""
+        """Returns the connection, for callers that execute nothing after a failed statement."""
         has_begun = self.has_begun
         connection: Connection | None = self.begin_fast()
         if connection is None:
@@ -114,7 +114,8 @@ class Session(_core.Session):
     def commit(self, *, received_from: Iterable[int] = (), is_durable: bool = True) -> None:
         """Makes the changes visible and, if `is_durable`, durable, and ends the session. Does nothing if the transaction has not begun.
 
-        Other changes become durable with the next durable commit of any process, or with `DatabaseFile.sync`; a power cut before that undoes them.
+        Otherwise, the changes become durable with the next durable commit of any process, or with `DatabaseFile.sync`;
+        a power cut before that undoes them.
         """
         connection = self.connection
         if connection is None:
@@ -147,7 +148,7 @@ class Session(_core.Session):
             self.close()
 
     def close(self) -> None:
-        """Rolls back what was not committed, and releases the lock."""
+        """Rolls back uncommitted changes, and releases the lock."""
         self._close(is_clean=False)
 
     def _close(self, *, is_clean: bool) -> None:
@@ -229,7 +230,7 @@ class Session(_core.Session):
             self._file.connections.identity.check()
 
     def _not_committed(self, connection: Connection, error: BaseException) -> None:
-        """Rolls back a commit that failed, and raises `StorageError` if the file is the cause."""
+        """Rolls back a failed commit, and raises `StorageError` if the file is the cause."""
         self._roll_back(connection)
         try:
             raise_storage_error(error, self._file.path, waited=self._lock_timeout)
@@ -240,10 +241,11 @@ class Session(_core.Session):
             raise
 
     def _roll_back(self, connection: Connection) -> None:
-        """Rolls back a commit that failed.
+        """Rolls back a failed commit.
 
-        If only the sync failed, the commit is complete in the log, and would take effect after a crash. The smallest possible commit,
-        which rewrites the version unchanged, replaces it. If that fails too, nothing more can be done.
+        If only the sync failed, the commit is complete in the log, and would take effect after a crash. It is replaced
+        with the smallest possible commit, which rewrites the version unchanged. If that also fails, nothing more can be
+        done.
         """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 

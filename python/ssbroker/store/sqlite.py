@@ -1,4 +1,4 @@
-"""SQLite connections to database files, and conversion of SQLite errors."""
+"""SQLite connections to database files, and the conversion of SQLite errors."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class storage_errors:  # noqa: N801  # used like a function; a class is faster t
 
     Args:
         path: The file.
-        waited: Seconds waited for other writers, for the message; None if the write lock is held, so that a busy error concerns a lock of the
-            application and passes through.
-        is_internal: Whether all statements are the library's own: then an SQL error means that the tables were altered, and is converted too.
+        waited: Seconds waited for other writers, for the message; None if the write lock is held, so that a busy error
+            concerns a lock in the application and passes through.
+        is_internal: Whether all statements belong to the library; then an SQL error means that the tables were altered, and is also converted.
 
     Raises:
         StorageError: The disk is full, or the file is read-only, corrupt, or cannot be opened or read.
@@ -210,11 +210,11 @@ STATEMENTS_CACHED: Final = 256
 _PAGE_BYTES: Final = 4096
 _LOG_BYTES_KEPT: Final = 64 << 20
 _PAGES_TO_CHECKPOINT: Final = 16_000
-"""With a log of this size, most messages are received before a checkpoint copies them; the log keeps this size anyway."""
+"""The log size, in pages, at which a checkpoint starts: large enough that most messages are received before a checkpoint copies them."""
 _CACHE_KIB: Final = 16 * 1024
 _POLL_SECONDS: Final = 0.001
 _RELEASE_SECONDS: Final = 0.005
-"""How long to wait to be woken before trying again, because a killed process does not announce that it has released the lock."""
+"""How long to wait for a wake-up before trying again, because a killed process does not announce that it has released the lock."""
 
 
 class FileNotEmptyError(StorageError):
@@ -222,7 +222,7 @@ class FileNotEmptyError(StorageError):
 
 
 def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | None = None) -> Connection:
-    """Opens a database file of an instance; each commit is synced, unless `Statements.commit(is_durable=False)` defers that.
+    """Opens a database file of an instance. Each commit is synced, unless `Statements.commit(is_durable=False)` defers the sync.
 
     Args:
         path: The file.
@@ -259,7 +259,7 @@ def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | N
 
 
 def check_vfs(name: object) -> None:
-    """Raises `OptionError` unless SQLite has a virtual file system of this name; None is its default."""
+    """Raises `OptionError` unless SQLite has a virtual file system with this name; None means the default."""
     _require_apsw()
     import apsw  # noqa: PLC0415  # the package imports without it
 
@@ -287,7 +287,7 @@ def busy_handler(
 
     Args:
         wait: Seconds.
-        wait_for_release: Waits for up to some seconds until the holder releases the lock; returns False at once if the holder is unknown.
+        wait_for_release: Waits up to a number of seconds until the holder releases the lock; returns False at once if the holder is unknown.
     """
     deadline = time.monotonic() + wait
 
@@ -315,7 +315,7 @@ def _connection_class() -> type[Connection]:
     import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
     class Opened(apsw.Connection):
-        """A connection that checks what an application calls, and closes its native statements first, as SQLite requires."""
+        """A connection that checks the application's calls, and closes its native statements first, as SQLite requires."""
 
         __slots__ = ("statements",)
         statements: _core.Statements | None
@@ -361,7 +361,7 @@ def _check(connection: apsw.Connection, path: Path, *, create: bool) -> None:
 def _prepare(connection: apsw.Connection, path: Path, *, wait: float) -> None:
     import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
-    # Otherwise SQLite plans a cached statement again for each set of bound values, at four times the cost.
+    # Otherwise, SQLite would plan a cached statement again for each set of bound values, at four times the cost.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.pragma("page_size", _PAGE_BYTES)
     if _journal_mode(connection, busy_handler(wait)) != "wal":
@@ -388,7 +388,7 @@ def _journal_mode(connection: apsw.Connection, should_retry: Callable[[int], boo
 
 
 class FileIdentity:
-    """Identity of an open file, to detect that its path leads to another file.
+    """The identity of an open file, to detect that its path leads to another file.
 
     Args:
         path: The file.
@@ -408,7 +408,7 @@ class FileIdentity:
     def check(self) -> None:
         """Raises FileReplacedError if the file was moved, deleted or replaced, so that a commit would be lost.
 
-        Inaccessible folders are not checked, nor are files on Windows, where an open file cannot be replaced.
+        Files in inaccessible folders are not checked, nor are files on Windows, where an open file cannot be replaced.
         """
         if self._identity is None or os.name == "nt":
             return
@@ -431,7 +431,7 @@ class FileIdentity:
 
 
 def file_identity(path: str) -> tuple[int, int] | None:
-    """Returns device and inode of a file; None if it does not exist."""
+    """Returns the device and inode of a file; None if it does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116  # as above
     except OSError:

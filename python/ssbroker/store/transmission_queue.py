@@ -1,4 +1,4 @@
-"""Transmission queue of a database, and its transmission objects."""
+"""The transmission queue of a database, and its transmission objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TransmissionRow(NamedTuple):
     endpoint_id: int
     """The sender's endpoint; for an inbound message, the receiver's."""
     is_inbound: int
-    """Whether it arrived while its queue was off."""
+    """Whether the message arrived while its queue was disabled."""
     message_sequence_number: int
     message_type_name: str
     is_conversation_error: int
@@ -55,7 +55,7 @@ def first_waiting_sequence(connection: Connection, endpoint_id: int) -> int | No
 def first_messages(
     connection: Connection, endpoint_id: int, *, limit: int, bytes_max: int, is_inbound: bool = False
 ) -> tuple[list[TransmissionRow], bool]:
-    """Returns the first waiting messages of an endpoint in order, and whether there are no others.
+    """Returns the first waiting messages of an endpoint, in order, and whether these are all.
 
     Args:
         connection: The database.
@@ -87,7 +87,7 @@ def has_parked(connection: Connection, endpoint_id: int) -> bool:
 
 
 def early_messages(connection: Connection, endpoint_id: int, number: int) -> list[tuple[int, str]]:
-    """Returns sequence number and type of messages that wait for the queue of an endpoint, from sequence number `number` on."""
+    """Returns the sequence number and type of messages that wait for the queue of an endpoint, starting with sequence number `number`."""
     rows = connection.execute(_EARLY_MESSAGES, (endpoint_id, number))
     return [(row[0], row[1]) for row in rows]
 
@@ -125,7 +125,7 @@ def waiting_receivers(connection: Connection, queue_id: int) -> list[int]:
 
 
 def remove_below(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """Deletes acknowledged messages that endpoints sent; rows of endpoint id and the first sequence number to keep."""
+    """Deletes acknowledged messages that endpoints sent; `numbers` are rows of endpoint id and the first sequence number to keep."""
     connection.executemany(_REMOVE_BELOW, numbers)
 
 
@@ -173,15 +173,15 @@ _OF_ENDPOINT: Final = """
 
 
 def is_fragment_size_uniform(connection: Connection, fragment_bytes: int) -> bool:
-    """Whether the file records this fragment size and no endpoint uses another one."""
+    """Whether the file records this fragment size and no endpoint uses a different size."""
     return bool(connection.execute(_IS_UNIFORM, (fragment_bytes,)).get)
 
 
 def set_fragment_size(connection: Connection, fragment_bytes: int) -> dict[tuple[bytes, bool], int]:
-    """Records the fragment size; endpoints with messages in transit keep theirs.
+    """Records the fragment size; endpoints with messages in transit keep their size.
 
     Returns:
-        The sizes of endpoints that keep another one, by conversation and `is_initiator`.
+        The sizes of endpoints that keep a different size, by conversation and `is_initiator`.
     """
     connection.execute(_DELETE_UNUSED_SIZES)
     connection.execute(_KEEP_SIZES)
@@ -205,7 +205,7 @@ _OTHER_SIZES: Final = """
 
 
 def save_transmissions(connection: Connection, rows: Iterable[tuple[int, bytes]]) -> None:
-    """Writes transmissions that the engine does not need now to the work table: rows of endpoint id and packed transmission."""
+    """Writes transmissions that the engine does not currently need to the work table; `rows` contain endpoint id and packed transmission."""
     connection.executemany("INSERT OR REPLACE INTO ssb_transmission_objects VALUES (?, ?)", rows)
 
 

@@ -1,4 +1,4 @@
-"""Queries of the catalog views of a database, and of slices of its queues for parallel reads."""
+"""Queries for the catalog views of a database, and for slices of its queues for parallel reads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _ENDPOINTS: Final = f"""
             ORDER BY message_sequence_number DESC, fragment_number DESC LIMIT 1),
         0, priority
     FROM ssb_conversation_endpoints e ORDER BY endpoint_id"""  # noqa: S608
-# Incomplete messages are shown in their queue if it is on, else in the transmission queue; not if the conversation no longer receives.
+# Incomplete messages are shown in their queue if it is enabled, otherwise in the transmission queue; they are not shown
+# if the conversation no longer receives.
 _INCOMPLETE: Final = f"""
     SELECT endpoint_id, message_sequence_number, message_type_name, message_id, is_conversation_error, is_end_of_dialog,
         min(enqueue_time) AS enqueue_time, CASE WHEN fragment_count = 1 THEN nullif(message_body, x'') END AS message_body
@@ -51,7 +52,7 @@ _INCOMPLETE_PARKED: Final = f"""
         SELECT 1 AS is_incomplete, NULL AS transmission_id, endpoint_id, 1 AS is_inbound, message_sequence_number, message_type_name,
             is_conversation_error, is_end_of_dialog, enqueue_time, message_body
         FROM ({_INCOMPLETE}) JOIN ssb_conversation_endpoints AS e USING (endpoint_id) {JOIN_QUEUE} WHERE NOT is_enqueue_enabled"""  # noqa: S608
-"""Incomplete messages whose queue is off."""
+"""Incomplete messages whose queue is disabled."""
 _TRANSMISSION_QUEUE: Final = f"""
     SELECT {_TRANSMITTED}
     FROM (
@@ -143,7 +144,7 @@ def rows(connection: Connection, view: str) -> list[tuple[Any, ...]]:
 
 
 def queue_rows(connection: Connection, queue_id: int) -> list[tuple[Any, ...]]:
-    """Returns the messages of a queue, in the order of the columns of a queue in SQL Server."""
+    """Returns the messages of a queue, with the columns in SQL Server's order."""
     return connection.execute(_QUEUE, (queue_id,)).fetchall()
 
 
@@ -154,7 +155,7 @@ class QueueSlice(NamedTuple):
     until: int
     rows: int
     size: int
-    """Total size of its bodies in bytes."""
+    """The total size of the bodies in bytes."""
 
 
 def queue_slices(
@@ -165,10 +166,10 @@ def queue_slices(
     Args:
         connection: The database.
         queue_id: The queue; None means the transmission queue.
-        after: Number after which the first slice starts.
-        until: Last number; None means the end.
+        after: The queuing order after which the first slice starts.
+        until: The last queuing order; None means the end.
         rows_max: Maximum number of rows in a slice.
-        bytes_max: Number of body bytes after which a slice ends.
+        bytes_max: The number of body bytes after which a slice ends.
     """
     rows = size = 0
     number = after
@@ -194,7 +195,8 @@ def slice_rows(
     Args:
         connection: The database.
         queue_id: The queue; None means the transmission queue.
-        span: Number after which the slice starts, and its last number; None means the incomplete messages, which have no number.
+        span: The queuing order after which the slice starts, and its last queuing order; None means the incomplete
+            messages, which have no queuing order.
         view_columns: Names of all columns of the view, in order.
         columns: Names of the columns to return.
     """
@@ -207,7 +209,7 @@ def slice_rows(
 def _lengths(
     connection: Connection, queue_id: int | None, *, after: int, until: int
 ) -> Iterator[tuple[int, int | None]]:
-    """Yields number and body length of each message, in order and on demand."""
+    """Yields the queuing order and body length of each message, in order and on demand."""
     if queue_id is None:
         return iter(connection.execute(_LENGTHS_WAITING, (after, until)))
     return heapq.merge(

@@ -1,4 +1,4 @@
-"""The write lock of a file within a process, and the description of who holds it."""
+"""The write lock of a file within a process, and the description of its holder."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class WriteLock(_core.WriteLock):
 
     @property
     def is_held_for_this_thread(self) -> bool:
-        """Whether this thread, or the one that it makes calls for, holds the lock."""
+        """Whether this thread, or the thread for which it makes calls, holds the lock."""
         holder = self.holder
         return holder is not None and holder in (threading.get_ident(), getattr(_CALLER, "thread", None))
 
@@ -87,7 +87,7 @@ class WriteLock(_core.WriteLock):
             return True
         signal = threading.Lock()
         signal.acquire()
-        if self.acquire_or_enqueue(signal, holder):  # it was released just now
+        if self.acquire_or_enqueue(signal, holder):  # the lock was released just now
             return True
         try:
             signal.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))

@@ -54,7 +54,7 @@ def main(arguments_given: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-        arguments_given: The command-line arguments; by default, those of the process.
+        arguments_given: The command-line arguments; None means the arguments of the process.
 
     Returns:
         0 if every message arrived correctly, 1 otherwise.
@@ -94,6 +94,6 @@ def main(arguments_given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # The events of the faults, such as corrupted messages, are what it tests with; without a handler, they would be printed.
+    # The faults cause events on purpose, such as corrupted messages; without a handler, these would be printed.
     logging.getLogger("ssbroker").addHandler(logging.NullHandler())
     sys.exit(main())

@@ -32,9 +32,9 @@ class StoredMessage:
         sequence: The sequence number of the message in its direction.
         body: The message body.
         message_type: The message type.
-        message_id: The GUID of the message, 16 bytes; None if it has none.
-        is_end: Whether it is an EndDialog message.
-        is_error: Whether it is an Error message.
+        message_id: The GUID of the message, 16 bytes; None if the message has no GUID.
+        is_end: Whether the message is an EndDialog message.
+        is_error: Whether the message is an Error message.
     """
 
     sequence: int
@@ -53,25 +53,25 @@ class SimulatedInstanceStorage(DialogStorage, Protocol):
         """The broker id of the database."""
 
     def begin(self, endpoint: DialogEndpoint) -> EndpointKey:
-        """Starts a dialog from the initiator's endpoint and returns its key."""
+        """Starts a dialog from the initiator's endpoint; returns the key of the endpoint."""
 
     def send(self, key: EndpointKey, body: bytes, *, message_type: str = _well_known.DEFAULT) -> int:
-        """Sends a message and returns its number."""
+        """Sends a message; returns its number."""
 
     def waiting(self) -> list[EndpointKey]:
-        """Returns the endpoints whose transmission queues hold messages."""
+        """Returns the endpoints whose transmission queues contain messages."""
 
     def is_waiting(self, key: EndpointKey) -> bool:
-        """Returns whether the transmission queue holds messages of an endpoint."""
+        """Returns whether the transmission queue contains messages of an endpoint."""
 
     def can_send(self, key: EndpointKey) -> bool:
         """Returns whether an endpoint exists and its application may send."""
 
     def received(self, key: EndpointKey) -> Sequence[StoredMessage]:
-        """Returns what the application of an endpoint has received, in order."""
+        """Returns the messages that the application of an endpoint has received, in order."""
 
     def failed(self, key: EndpointKey) -> str | None:
-        """Returns the broker error that ended an endpoint; None if none did."""
+        """Returns the broker error that ended an endpoint; None if there was none."""
 
     def commit(self, effects: BatchChanges) -> object:
         """Writes the changes of a batch in one transaction; returns None if all were written."""
@@ -95,8 +95,8 @@ class EndpointRecord:
         outgoing: The transmission queue, by message number.
         next: The number of the next message to send.
         stored: Fragments of incomplete or early messages, by message and fragment number.
-        queue: What the application received, in order.
-        error: The broker error that ended the endpoint; None if none did.
+        queue: The messages that the application received, in order.
+        error: The broker error that ended the endpoint; None if there was none.
     """
 
     endpoint: DialogEndpoint
@@ -113,11 +113,11 @@ class EndpointRecord:
 
 
 class MemoryDialogStorage:
-    """Dialog storage in memory. `commit` takes the place of a transaction; uncommitted changes are not visible.
+    """Dialog storage in memory. `commit` replaces a transaction; uncommitted changes are not visible.
 
     Args:
         broker_instance: The broker id of the database, 16 bytes.
-        refuses: Called with message type and body; returns why a message is refused, or None. By default, no message is refused.
+        refuses: Called with the message type and body; returns why a message is refused, or None. By default, no message is refused.
 
     Examples:
         >>> from ssbroker.protocol.storage import DialogEndpoint
@@ -175,7 +175,7 @@ class MemoryDialogStorage:
         return number
 
     def waiting(self) -> list[EndpointKey]:
-        """Returns the keys of the endpoints whose transmission queues hold messages."""
+        """Returns the keys of the endpoints whose transmission queues contain messages."""
         return [key for key, account in self.accounts.items() if account.outgoing]
 
     def is_waiting(self, key: EndpointKey) -> bool:
@@ -327,11 +327,11 @@ class MemoryDialogStorage:
         """See `DialogStorage`."""
         return [replace(endpoint, broker_instance=self.broker_instance) for endpoint in endpoints]
 
-    def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:  # noqa: ARG002  # it knows none
+    def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:  # noqa: ARG002  # it has no message types
         """See `DialogStorage`."""
         return self._refuses is None
 
-    def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:  # noqa: ARG002  # it knows none
+    def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:  # noqa: ARG002  # it has no message types
         """See `DialogStorage`."""
         if self._refuses is None:
             return {}

@@ -16,7 +16,7 @@ from ssbroker.protocol.settings import SECOND
 
 _NOT_SHARES: Final = ("delay", "partitions", "partition_seconds", "outage_period", "clock_jumps")
 _VALUE_MAX: Final = 86_400
-"""The maximum of values that are seconds or a number per minute."""
+"""The maximum of values in seconds or per minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +26,10 @@ class Faults:
     Attributes:
         loss: The share of fragments that are lost.
         duplication: The share of fragments that arrive twice.
-        reordering: The share of fragments that are delayed, so that others overtake them.
+        reordering: The share of fragments that are delayed, so that other fragments overtake them.
         delay: The maximum delay of reordered fragments, in seconds.
         corruption: The share of fragments in which one bit of any field is flipped.
-        partitions: How many times a minute an instance is cut off from the others.
+        partitions: How many times a minute an instance is cut off from the other instances.
         one_way: The share of partitions that affect only one direction.
         partition_seconds: The maximum duration of a partition, in seconds.
         outage_period: The interval between network outages, in seconds; 0 for none.
@@ -117,14 +117,14 @@ _DELAY_STEPS: Final = 4
 
 @dataclass(slots=True)
 class NetworkCounts:
-    """What the network did.
+    """The counts of a network.
 
     Attributes:
         sent: The number of fragments, acknowledgements and errors sent.
-        lost: How many of them were lost.
-        duplicated: How many were delivered twice.
-        delayed: How many were delayed.
-        corrupted: How many had a bit flipped.
+        lost: The number of these rows that were lost.
+        duplicated: The number of rows that were delivered twice.
+        delayed: The number of rows that were delayed.
+        corrupted: The number of rows in which a bit was flipped.
     """
 
     sent: int = 0
@@ -183,7 +183,7 @@ class Network:
             now: The current time, in microseconds.
 
         Returns:
-            Whether rows get through in this direction.
+            Whether rows are transferred in this direction.
         """
         period = round(self.faults.outage_period * SECOND)
         if period and now % period < self.faults.outage_share * period:
@@ -215,7 +215,7 @@ class Network:
             heapq.heappush(self._in_transit, (arrival, next(self._numbers), source, target, part))
 
     def _arrival_delays(self) -> Iterator[int]:
-        """Yields the delay of each arrival of a fragment: none if it is lost, two if it is duplicated."""
+        """Yields the delay of each arrival of a fragment: no delay if it is lost, two delays if it is duplicated."""
         faults, random, carried = self.faults, self._random, self.carried
         times = 1
         if faults.duplication and random.random() < faults.duplication:
@@ -246,7 +246,7 @@ class Network:
         return pa.Table.from_pylist(rows, schema=table.schema)
 
     def arriving(self, *, now: int) -> Iterator[tuple[str, str, pa.Table]]:
-        """Removes and yields what has arrived.
+        """Removes and yields the batches that have arrived.
 
         Args:
             now: The current time, in microseconds.

@@ -23,7 +23,7 @@ class FinishedRun:
 
     Attributes:
         description: The seed, the faults and the settings.
-        result: What happened to its messages.
+        result: The result of the simulation.
     """
 
     description: str
@@ -89,7 +89,7 @@ class RunJournal:
         what: The parameters that must be the same to resume the run, such as the first seed.
 
     Raises:
-        MalformedDataError: The file is not a journal, or is one with different parameters or from a different version of ssbroker.
+        MalformedDataError: The file is not a journal, or a journal with different parameters or from a different version of ssbroker.
 
     Examples:
         >>> journal = RunJournal(Path("journal"), {"first": 7})
@@ -105,7 +105,7 @@ class RunJournal:
         self._path = path
         head = json.dumps({"ssbroker": version("ssbroker"), **what})
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        # A line that was cut off when the run stopped has no line end: its seed runs again.
+        # A line that was cut off when the run stopped has no line end; its seed runs again.
         *lines, rest = text.split("\n")
         is_ours = lines[0] == head if lines else head.startswith(rest)
         if not is_ours:

@@ -80,7 +80,7 @@ class SimulatedInstance:
         self.dialogs = self._start_engine()
 
     def data_to_send(self, *, now: int) -> pa.Table | None:
-        """Returns what the instance sends now.
+        """Returns the rows that the instance sends now.
 
         Args:
             now: The time of the network, in microseconds; the clock of the instance may differ.
@@ -97,7 +97,7 @@ class SimulatedInstance:
             self._outbox.append(table)
 
     def next_timeout(self) -> int | None:
-        """Returns when the instance has something to send next, in the time of the network."""
+        """Returns the next time at which the instance has something to send, in the time of the network."""
         due = self.dialogs.next_timeout()
         return None if due is None else due - self.clock_offset if due else 0
 
@@ -125,7 +125,7 @@ class SimulatedInstance:
         chance = self._random.random()
         options: dict[str, Any] = {"peer": peer, "session_keys": session_keys}
         effects = self.dialogs.receive(table, now=local_now, **options)
-        # What is sent while the transaction runs stays sent, even if it is rolled back.
+        # Rows that are sent while the transaction runs stay sent, even if it is rolled back.
         self._collect(now)
         if chance < crashes / 2:
             self.crash()
@@ -152,21 +152,21 @@ class SimulationResult:
 
     Attributes:
         messages: The number of messages that applications sent.
-        lost: How many of them never arrived.
-        duplicated: How many arrived more than once.
-        out_of_order: How many arrived before an earlier message or after a later one.
-        altered: How many arrived that were not sent in this form.
+        lost: The number of these messages that never arrived.
+        duplicated: The number of messages that arrived more than once.
+        out_of_order: The number of messages that arrived before an earlier message or after a later message.
+        altered: The number of arrived messages that were not sent in this form.
         fragments: The number of fragments, acknowledgements and errors sent.
-        fragments_lost: How many of them the network lost.
-        fragments_duplicated: How many of them the network delivered twice.
-        fragments_delayed: How many of them the network delayed.
-        fragments_corrupted: How many of them the network changed by flipping a bit.
-        rejected: How many of them the instances rejected as damaged or misdirected.
-        crashes: How often an instance crashed.
-        rollbacks: How often a transaction was rolled back.
+        fragments_lost: The number of fragments that the network lost.
+        fragments_duplicated: The number of fragments that the network delivered twice.
+        fragments_delayed: The number of fragments that the network delayed.
+        fragments_corrupted: The number of fragments in which the network flipped a bit.
+        rejected: The number of fragments that the instances rejected as damaged or misdirected.
+        crashes: The number of crashes.
+        rollbacks: The number of rolled-back transactions.
         seconds: The virtual duration, in seconds.
-        drained: How many virtual seconds after the end of the faults everything had arrived; None if that never happened.
-        undrained: How many simulations did not deliver everything in time.
+        drained: The number of virtual seconds from the end of the faults until everything had arrived; None if that never happened.
+        undrained: The number of simulations that did not deliver everything in time.
     """
 
     messages: int = 0
@@ -189,16 +189,16 @@ class SimulationResult:
 
     @property
     def is_correct(self) -> bool:
-        """Whether no message was lost, duplicated, out of order or altered, and all arrived in time."""
+        """Whether no message was lost, duplicated, out of order or altered, and all messages arrived in time."""
         return not (
             self.lost or self.duplicated or self.out_of_order or self.altered or self.undrained or self.problems
         )
 
     def compare(self, sent: Sequence[Sent], received: Sequence[StoredMessage], *, what: str) -> None:
-        """Compares what one side sent with what the other received, and adds the differences.
+        """Compares the messages that one side sent with those that the other side received, and adds the differences.
 
         Args:
-            sent: The messages as sent, each different from the others.
+            sent: The messages as sent, all of them different.
             received: The messages as received.
             what: A description of the direction, for the report.
 
@@ -258,7 +258,7 @@ class SimulationResult:
 
 
 DRAIN_SECONDS_MAX: Final = 240
-"""Everything has to arrive within this many virtual seconds after the end of the faults."""
+"""Everything must arrive within this many virtual seconds after the end of the faults."""
 _REJECTIONS: Final = ("Broker:Corrupted Message", "Broker:Message Undeliverable")
 _HOUR: Final = 3600 * SECOND
 _MINUTE: Final = 60 * SECOND
@@ -271,12 +271,12 @@ _YEAR_2026: Final = 1_767_225_600 * SECOND
 
 @dataclass(slots=True)
 class SendPlan:
-    """What one side of a dialog sends.
+    """The messages that one side of a dialog sends.
 
     Attributes:
         node: The instance.
         key: The endpoint.
-        bursts: Send times, and the number of messages sent at each.
+        bursts: The send times, and the number of messages sent at each time.
         sent: The messages that were sent.
     """
 
@@ -292,7 +292,7 @@ class Simulation:
     Args:
         seed: The seed that determines the simulation.
         dialogs: The number of dialogs.
-        messages: How many messages each side of a dialog sends; the last one ends the dialog.
+        messages: How many messages each side of a dialog sends; the last message ends the dialog.
         faults: The faults; by default, drawn from the seed.
         settings: The protocol settings; by default, drawn from the seed.
         faulty_seconds: How long faults occur, in virtual seconds.

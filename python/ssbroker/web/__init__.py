@@ -1,1 +1,1 @@
-"""Shows a running instance: the live page of `ssbroker serve`, with metrics and health, and the states for `ssbroker watch`."""
+"""Shows a running instance: the live page of `ssbroker serve` with metrics and health, and the states for `ssbroker watch`."""

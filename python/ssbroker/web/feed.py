@@ -39,9 +39,9 @@ EVENTS: Final = (
     MirroredRouteStateChanged,
     QueueDisabled,
 )
-"""The events that a page shows: those of the log. Others occur for each message, and a subscriber to them would slow each message."""
+"""The events that a page shows: the events in the log. Other events occur for each message, and subscribing to them would slow down each message."""
 EVENTS_MAX: Final = 200
-"""The number of events that are kept; a page that falls behind misses the oldest."""
+"""The number of events that are kept; a page that falls behind misses the oldest events."""
 PAGES_MAX: Final = 16
 """The number of pages that can be open at the same time."""
 _EVENT_INTERVAL: Final = 0.25
@@ -54,12 +54,12 @@ _LOGGER: Final = logging.getLogger("ssbroker.web")
 
 
 class Feed:
-    """Makes states and collects events while at least one page is open, and passes each to all open pages.
+    """Creates states and collects events while at least one page is open, and passes them to all open pages.
 
-    Everything but the subscriber runs in the event loop of the HTTP server.
+    Everything except the subscriber runs in the event loop of the HTTP server.
 
     Args:
-        observer: Makes the states.
+        observer: Creates the states.
         subscribe: `Instance.subscribe`.
     """
 
@@ -86,16 +86,16 @@ class Feed:
 
     @property
     def is_running(self) -> bool:
-        """Whether states are made, because a page is open."""
+        """Whether states are created, because a page is open."""
         return self._task is not None
 
     async def messages(self) -> AsyncIterator[str]:
-        """Yields server-sent events: `history` first, then each new `state`, and `log` with the events since the last one."""
+        """Yields server-sent events: first `history`, then each new `state`, and `log` with the events since the previous `log`."""
         changed = asyncio.Event()
         self._pages.add(changed)
         version, number = 0, 0
         try:
-            history = await run_in_threadpool(self._observer.history)  # it waits while a state is made
+            history = await run_in_threadpool(self._observer.history)  # the call waits while a state is created
             self._start()
             queues = [[*key, points] for key, points in history.items()]
             yield _message("history", {"run": self._run_id, "queues": queues})
@@ -110,7 +110,7 @@ class Feed:
                 try:
                     await asyncio.wait_for(changed.wait(), _HEARTBEAT)
                 except TimeoutError:
-                    yield ": still here\n\n"  # so that a connection that has ended is noticed
+                    yield ": still here\n\n"  # so that a closed connection is noticed
                 changed.clear()
         finally:
             self._close_page(changed)
@@ -119,7 +119,7 @@ class Feed:
         """Ends all streams; called by another thread."""
         self._is_closed = True
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop has ended, and the streams with it
+            with suppress(RuntimeError):  # the loop has ended, and so have the streams
                 self._loop.call_soon_threadsafe(self._wake)
 
     def _start(self) -> None:
@@ -149,7 +149,7 @@ class Feed:
             await asyncio.sleep(max(0.01, self._observer.seconds_until_due()))
 
     def _record(self, event: Event) -> None:
-        """Keeps an event; called by the thread that causes it, which must not wait."""
+        """Keeps an event; called in the thread that causes the event, which must not wait."""
         with self._guard:
             self._number += 1
             self._events.append((self._number, event))

@@ -1,4 +1,4 @@
-"""Repeated states of an instance: depths and ages over time, undelivered messages and their causes."""
+"""Observes the state of an instance: depths and ages over time, undelivered messages and their causes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ssbroker.store import overview_counts
 State = dict[str, Any]
 """The state of an instance as JSON."""
 Point = tuple[float, int | None, int | None]
-"""A time in seconds since 1970, a number of ready messages, and the age of the oldest in seconds; the numbers are None in a gap."""
+"""A time in seconds since 1970, the number of ready messages, and the age of the oldest message in seconds; the latter two are None in a gap."""
 
 POINTS_MAX: Final = 600
 """The number of points that are kept for each queue."""
 QUEUES_MAX: Final = 100
 ROWS_MAX: Final = 200
-"""The number of queues with history, and of rows of each table; the fullest are kept."""
+"""The maximum number of queues with history, and of rows in each table; the fullest queues are kept."""
 INTERVAL: Final = 1.0
-"""The least number of seconds between two states."""
+"""The minimum number of seconds between two states."""
 _BUSY_SHARE_MAX: Final = 0.05
-"""The maximum fraction of the time that is spent on making states."""
+"""The maximum fraction of the time that is spent on creating states."""
 _SORT_KEYS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "queues": lambda row: -row["ready"] - row["waiting"] - row["leased"] - row["incomplete"],
     "transmission_queue": lambda row: -(row["oldest_seconds"] or 0),
@@ -40,13 +40,13 @@ _SORT_KEYS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
 
 
 class Observer:
-    """Makes the state of an instance, at most once a second and for at most 5% of the time, regardless of the number of callers.
+    """Creates the state of an instance, at most once a second and for at most 5% of the time, regardless of the number of callers.
 
-    It reads snapshots of the files, which blocks no writer, and keeps the history of the fullest queues.
+    The observer reads snapshots of the files, which blocks no writer, and keeps the history of the fullest queues.
 
     Args:
         instance: An open instance, whose databases any process may change.
-        interval: The least number of seconds between two states.
+        interval: The minimum number of seconds between two states.
         clock: A monotonic clock, in seconds.
 
     Examples:
@@ -69,7 +69,7 @@ class Observer:
         self._due = 0.0
 
     def state(self) -> State:
-        """Returns the state now, or the last one if it is recent."""
+        """Returns the current state, or the last state if it is recent."""
         with self._guard:
             began = self._clock()
             if self._state is None or began >= self._due:
@@ -98,7 +98,7 @@ class Observer:
         self._record_history(found["queues"], at)
         omitted = {}
         for name, key in _SORT_KEYS.items():
-            rows = sorted(found[name], key=key)  # rows that are equal stay in their order
+            rows = sorted(found[name], key=key)  # equal rows keep their order
             found[name], omitted[name] = rows[:ROWS_MAX], max(0, len(rows) - ROWS_MAX)
         serving = found["serving"]
         if serving is not None:
@@ -115,7 +115,7 @@ class Observer:
         }
 
     def _record_history(self, rows: list[dict[str, Any]], at: float) -> None:
-        """Adds a point for each of the fullest queues, and for those that were among them."""
+        """Adds a point for each of the fullest queues, and for queues that were among the fullest before."""
         fullest = sorted(rows, key=lambda row: (-row["ready"], (row["database"], row["queue"]) not in self._history))
         self._history = {
             key: self._history.get(key) or deque(maxlen=POINTS_MAX)
@@ -136,7 +136,7 @@ def utc_text(seconds: float) -> str:
 
 
 def cause_and_remedy(status: str) -> tuple[str | None, str | None]:
-    """Returns the likely cause of a status of the transmission queue, and the remedy; None for each that is not known."""
+    """Returns the likely cause of a transmission status, and the remedy; None for unknown values."""
     found = cause_of(status)
     return (None, None) if found is None else (found.cause, found.remedy)
 

@@ -1,4 +1,4 @@
-"""The HTTP server of `ssbroker serve`: the live page, its data, metrics and health. It only reads."""
+"""The read-only HTTP server of `ssbroker serve`: the live page, its data, metrics and health."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PAGE_FILES: Final = {
     "/": ("ssbroker.web", "page/live.html", "text/html"),
     "/live.css": ("ssbroker.web", "page/live.css", "text/css"),
     "/live.js": ("ssbroker.web", "page/live.js", "text/javascript"),
-    "/report.css": ("ssbroker.diagnose", "page/page.css", "text/css"),  # both pages have one style
+    "/report.css": ("ssbroker.diagnose", "page/page.css", "text/css"),  # both pages share one style sheet
 }
 """The files of the page, which contain no data, by path: package, file and media type."""
 _POLICY: Final = (
@@ -64,15 +64,16 @@ _LOGGER: Final = logging.getLogger("ssbroker.web")
 class HttpServer:
     """Serves the live page, `/state`, `/events`, `/explain`, `/metrics` and `/health` of an instance, in a thread.
 
-    Without a token it answers only requests whose `Host` is an address, `localhost`, or `host`: a page of another site that points its own
-    name at this machine cannot read it. With a token, requests for data need it; without it, `/health` answers only whether there are problems.
+    Without a token, the server answers only requests whose `Host` is an address, `localhost`, or `host`, so that a page
+    of another site that points its own name at this machine cannot read the data. With a token, requests for data must
+    send the token; without it, `/health` reports only whether there are problems.
 
     Args:
         instance: An open instance.
         host: The address or host name to listen on.
         port: The port, at most 65535; 0 selects a free one.
         token: The token that requests for data must send as `Authorization: Bearer`; None only for a loopback address.
-        request_timeout: The seconds that a request may take to arrive, and the time without progress after which a response ends.
+        request_timeout: The maximum number of seconds for a request to arrive, and for a response to make no progress.
 
     Raises:
         OptionError: `token` is missing or too short.
@@ -285,7 +286,7 @@ def _content(package: str, file: str) -> bytes:
 
 
 class _Guard:
-    """Answers only `GET` and `HEAD` requests that may read, and adds the security headers to each response."""
+    """Answers only permitted `GET` and `HEAD` requests, and adds the security headers to each response."""
 
     def __init__(self, app: ASGIApp, *, host: str, token: str | None, progress: Callable[[Any], None]) -> None:
         self._app: Final = app
@@ -344,7 +345,7 @@ class _Guard:
             ipaddress.ip_address(name)
         except ValueError:
             return False
-        return True  # a name that resolves to this machine is the danger, an address is not
+        return True  # only a name that resolves to this machine is dangerous, not an address
 
 
 def _has_token(headers: Mapping[str, str], token: str) -> bool:
@@ -353,7 +354,7 @@ def _has_token(headers: Mapping[str, str], token: str) -> bool:
 
 
 class _Transport(Protocol):
-    """What deadlines need of `asyncio.Transport`."""
+    """The part of `asyncio.Transport` that deadlines need."""
 
     def abort(self) -> None: ...
 
@@ -368,9 +369,9 @@ class _Deadlines:
         self._open: Final[dict[Any, tuple[_Transport, float]]] = {}
 
     def opened(self, transport: _Transport) -> None:
-        """Begins the time of a request."""
+        """Starts the deadline for a request."""
         client = transport.get_extra_info("peername")
-        if client is not None:  # it has not disconnected yet
+        if client is not None:  # the client has not disconnected yet
             self._open[tuple(client[:2])] = transport, time.monotonic() + self._seconds
 
     def extend(self, client: Any) -> None:
@@ -386,7 +387,7 @@ class _Deadlines:
                 del self._open[client]
 
     async def end_overdue(self) -> None:
-        """Ends the connections whose time is over."""
+        """Ends the connections whose deadline has passed."""
         now = time.monotonic()
         for transport, latest in list(self._open.values()):
             if latest < now:

@@ -1,4 +1,4 @@
-"""Files with the fragments of several buckets; a hash of the conversation id determines the bucket."""
+"""Files that contain the fragments of several buckets; a hash of the conversation id determines the bucket."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _UNCOMPRESSED: Final = pa.ipc.IpcWriteOptions()
 _LZ4: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _SAMPLE_ROWS: Final = 64
 _COMPRESSION_RATIO_MAX: Final = 0.8
-"""The compressed size, relative to the original, below which rows are compressed."""
+"""Rows are compressed if the compressed size, relative to the original size, is below this."""
 _ID_COLUMNS: Final = ("conversation_id", "conversation_handle")
 _FILES_MAX: Final = 16
-"""The maximum number of bucket files of a split; several buckets share a file, which is removed when all of them are done."""
+"""The maximum number of bucket files of a split; several buckets share a file, which is removed when all these buckets are done."""
 _INDEX_SUFFIX: Final = ".places"
 """The suffix of the index beside each file, which lists the batches of each bucket: the lists of all splits would be too large for a task."""
 
@@ -81,7 +81,7 @@ class BucketWriter:
         table = pa.Table.from_batches(self._buffered, schema=self._schema)
         self._buffered, self._buffered_bytes = [], 0
         numbers = bucket_numbers(table, count=self._count, secret=self._secret)
-        order = pc.sort_indices(numbers)  # stable: the rows of a bucket keep their order
+        order = pc.sort_indices(numbers)  # a stable sort: the rows of a bucket keep their order
         ordered, sorted_numbers = table.take(order), numbers.take(order)
         runs = pc.run_end_encode(sorted_numbers)
         start = 0
@@ -126,7 +126,7 @@ class _BucketFile:
 
 
 def buffer_bytes(count: int) -> int:
-    """Returns the buffer size of a task: small, because writing needs the same memory again, but larger for many buckets.
+    """Returns the buffer size of a task. It is small, because writing needs the same amount of memory again, but larger for many buckets.
 
     Examples:
         >>> [buffer_bytes(count) >> 20 for count in (1, 8, 16, 40, 10_000)]
@@ -205,5 +205,5 @@ def bucket_numbers(table: pa.Table, *, count: int, secret: bytes) -> Any:
 
 
 def _normalized_ids(texts: Any) -> Any:
-    """Returns text ids without braces, dashes and upper case, so that equal ids hash alike."""
+    """Returns text ids in lower case, without braces and dashes, so that equal ids have equal hashes."""
     return pc.utf8_lower(pc.replace_substring_regex(texts, pattern="[{}-]", replacement=""))

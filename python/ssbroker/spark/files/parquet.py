@@ -52,13 +52,13 @@ def with_interval_types(columns: pa.Schema, metadata: Mapping[bytes, bytes] | No
 
 
 def interval_type(field: Any) -> Any:
-    """Returns Spark's type of a column of `with_interval_types` if it is or contains an interval, else None."""
+    """Returns Spark's type of a column from `with_interval_types` if it is or contains an interval, else None."""
     text = (field.metadata or {}).get(_INTERVAL_KEY)
     return None if text is None else json.loads(text)
 
 
 def interval_metadata(columns: pa.Schema, source_schema: pa.Schema) -> dict[str, str]:
-    """Returns the metadata that keeps intervals intervals in files with these columns; empty if there are none.
+    """Returns the metadata that preserves intervals in files with these columns; empty if there are no intervals.
 
     `source_schema` are the columns of the files that were read, as `with_interval_types` returns them.
     """
@@ -91,7 +91,7 @@ def _has_interval(spark_type: Any) -> bool:
 
 
 _INT96: Final = "INT96"
-_map: Final[Any] = pa.map_  # its stubs know too little of it
+_map: Final[Any] = pa.map_  # the stubs are incomplete
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class ParquetTypes:
 
     Attributes:
         schema: The types; INT96 columns are timestamps.
-        changed: The indexes of the columns that Arrow reads with another type.
+        changed: The indexes of the columns that Arrow reads with a different type.
     """
 
     schema: pa.Schema
@@ -166,7 +166,7 @@ class Split:
 
     Attributes:
         file: The file.
-        groups: The indexes of its row groups, in order.
+        groups: The indexes of the row groups, in order.
         first_row: The index in the file of the first row.
         rows: The number of rows.
     """
@@ -178,7 +178,7 @@ class Split:
 
 
 def list_files(source: Source) -> list[Path]:
-    """Returns the Parquet files of a source as absolute paths, those of a folder in the order of their names.
+    """Returns the Parquet files of a source as absolute paths; the files of a folder are in the order of their names.
 
     Folders are searched recursively; names that start with `_` or `.` are skipped. Raises `InputError` for missing paths, URIs, folders
     without Parquet files, Hive partitions, and Delta and Iceberg tables.
@@ -245,7 +245,7 @@ def _batches(split: Split, *, max_rows: int, dictionary_columns: Sequence[str]) 
 
 
 def _find_files(path: Path, *, given: Path) -> list[Path]:
-    """Returns the Parquet files of a path; `given` is the path as the caller wrote it, whose folders may be partitions too."""
+    """Returns the Parquet files of a path; `given` is the path as the caller wrote it, whose folders may also be partitions."""
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError as error:  # such as a name that is too long
@@ -282,7 +282,7 @@ def _walk(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
 
 
 def _rows_per_batch(parquet: pq.ParquetFile, groups: Sequence[int], max_rows: int) -> int:
-    """Returns the batch size in rows; wide rows get small batches. The metadata misses values that are stored once, so a sample is read too."""
+    """Returns the batch size in rows; wide rows get small batches. The metadata ignores values that are stored once, so a sample is also read."""
     found = [parquet.metadata.row_group(number) for number in groups]
     widest = max((group.total_byte_size // group.num_rows for group in found if group.num_rows), default=0)
     for some in parquet.iter_batches(_SAMPLE_ROWS, row_groups=list(groups), use_threads=False):
@@ -341,9 +341,9 @@ def _reject_parquet_intervals(file: Path, parquet: pq.ParquetFile) -> None:
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "lz4", "brotli", "none"]
 """A compression codec of Parquet."""
 OPEN_FILES_MAX: Final = 100
-"""The maximum number of open files; beyond it, the file that was written least recently is completed. Buffered rows need no open file."""
-_compute: Final[Any] = pc  # its stubs know too little of it
-# The characters that Spark escapes. It decodes %E9 as one character, so non-ASCII characters are not escaped.
+"""The maximum number of open files; beyond it, the least recently written file is completed. Buffered rows need no open file."""
+_compute: Final[Any] = pc  # the stubs are incomplete
+# The characters that Spark escapes. Spark decodes %E9 as one character, so non-ASCII characters are not escaped.
 _ESCAPED_CHARACTERS: Final = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _NAME_BYTES: Final = 255
 
@@ -352,15 +352,15 @@ class TaskFiles:
     """The Parquet files that one attempt of a task writes.
 
     Args:
-        folder: Where the files are written.
-        name: The prefix of their names.
+        folder: The folder for the files.
+        name: The prefix of the file names.
         schema: The columns of the rows.
         partition_by: The column whose values partition the files into folders `column=value`; None for one file.
         compression: The compression codec.
         source_schema: The columns of the files that were read, as `with_interval_types` returns them, if any are passed through.
         no_dictionary: Columns with mostly distinct values, for which no dictionary is built.
-        no_statistics: Columns for which no minimum and maximum are computed, as for dictionary columns: they would cost more than
-            writing the column, and let readers skip nothing.
+        no_statistics: Columns for which no minimum and maximum are computed, as for dictionary columns: computing them
+            would cost more than writing the column, and readers could skip nothing.
     """
 
     def __init__(
@@ -392,7 +392,7 @@ class TaskFiles:
         self._partitions: Final[dict[str, RowGroupWriter]] = {}
         self._held = 0
         self.files: Final[dict[str, tuple[Path, int]]] = {}
-        """The path and row count of each complete file, by its name in the result."""
+        """The path and row count of each complete file, by file name in the result."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Appends rows, each to the file of its partition."""
@@ -421,7 +421,7 @@ class TaskFiles:
             self._flush(folder)
 
     def _flush_largest(self) -> None:
-        """Writes the largest buffers until half of the limit is free, which keeps small files few."""
+        """Writes the largest buffers until half of the limit is free, which keeps the number of small files low."""
         for folder in sorted(self._partitions, key=lambda folder: -self._partitions[folder].buffered_bytes):
             if 2 * self._held <= ROW_GROUP_BYTES:
                 return
@@ -467,7 +467,7 @@ def partition_folder(column: str, value: object) -> str:
 
 
 def _split_by_value(batch: pa.RecordBatch, column: str) -> Iterator[tuple[object, pa.RecordBatch]]:
-    """Yields the rows of each value without its column; values in order of first appearance, rows in their order."""
+    """Yields the rows of each value, without the column; values are in order of first appearance, and rows keep their order."""
     values: Any = batch.column(column)
     decoded = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     encoded = decoded.dictionary_encode(null_encoding="encode")
@@ -481,7 +481,7 @@ def _split_by_value(batch: pa.RecordBatch, column: str) -> Iterator[tuple[object
 
 
 def _compact_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Removes dictionary values that these rows do not use; otherwise a few rows would be held and written with the whole dictionary."""
+    """Removes dictionary values that these rows do not use; otherwise, a few rows would be buffered and written with the whole dictionary."""
     for number, field in enumerate(rows.schema):
         column: Any = rows.column(number)
         if pa.types.is_dictionary(field.type) and len(column.dictionary) > rows.num_rows:
@@ -492,7 +492,7 @@ def _compact_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _column_paths(schema: pa.Schema) -> list[str]:
-    """Returns the column paths in Parquet; a nested column has several."""
+    """Returns the column paths in Parquet; a nested column has several paths."""
     file = io.BytesIO()
     pq.write_table(schema.empty_table(), file)
     columns = pq.ParquetFile(file).schema

@@ -57,12 +57,12 @@ BATCH_ROWS: Final = 1 << 14
 _UNIQUE: Final = ("conversation_id", "message_body", "message_signature")
 
 BucketFolders: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
-"""Where the rows of all buckets are: the folder of each split, and the numbers of its files."""
+"""The location of the rows of all buckets: the folder of each split, and the numbers of the files in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilesJob:
-    """The job, which is sent to every task."""
+    """The job; it is sent to every task."""
 
     schema: pa.Schema
     messages: pa.Schema
@@ -80,7 +80,7 @@ class FilesJob:
 
 
 def partition_split(job: FilesJob, number: int) -> dict[str, Any]:
-    """Reads a split and distributes its fragments into bucket files by conversation; returns their folder and numbers."""
+    """Reads a split and distributes its fragments into bucket files by conversation; returns the folder and numbers of the files."""
     split = job.splits[number]
     folder = new_attempt(Path(job.attempts))
     with BucketWriter(folder, job.schema, count=job.buckets, secret=job.secret) as writer:
@@ -91,9 +91,9 @@ def partition_split(job: FilesJob, number: int) -> dict[str, Any]:
 
 
 def bucket_folders(results: list[dict[str, Any]]) -> BucketFolders:
-    """Returns where the rows of all buckets are, in the order in which they were read.
+    """Returns the location of the rows of all buckets, in the order in which they were read.
 
-    `results` are those of `partition_split`. The size depends only on the number of splits, because every task gets the list.
+    `results` are the results of `partition_split`. Every task gets the list, so its size depends only on the number of splits.
     """
     return tuple((result["folder"], tuple(result["files"])) for result in results)
 
@@ -101,8 +101,8 @@ def bucket_folders(results: list[dict[str, Any]]) -> BucketFolders:
 def reassemble_bucket(job: FilesJob, folders: BucketFolders, number: int) -> dict[str, Any]:
     """Reassembles a bucket; removes its files once all buckets that share them are done.
 
-    Returns the files that were written and how often each rejection reason occurs. If another attempt finished earlier, its result is
-    returned.
+    Returns the files that were written and the number of fragments for each rejection reason. If another attempt has
+    already finished, returns its result.
     """
     result_path, file_index = _result_path(job, number), bucket_file_number(number, count=job.buckets)
     files = [bucket_file_path(Path(folder), file_index) for folder, numbers in folders if file_index in numbers]
@@ -149,7 +149,7 @@ def _write_bucket(job: FilesJob, files: list[Path], number: int) -> None:
 
 
 def _result_path(job: FilesJob, number: int) -> Path:
-    """Returns the path of a bucket's result; a later attempt of the task may find the rows removed."""
+    """Returns the path of a bucket's result. It is stored because a later attempt of the task may find the rows removed."""
     return Path(job.done, f"bucket-{number}")
 
 
@@ -240,10 +240,10 @@ class ReassembledFiles:
 
     Attributes:
         path: The folder, with subfolders `messages`, `rejected` and `incomplete`.
-        files: The Parquet files in it, as paths relative to `path`.
+        files: The Parquet files in the folder, as paths relative to `path`.
         messages: The number of complete messages that no missing message precedes.
         rejected: The number of rejected fragments for each reason.
-        incomplete: The number of messages that are incomplete or wait for an incomplete one.
+        incomplete: The number of messages that are incomplete or wait for an incomplete message.
     """
 
     path: Path
@@ -274,8 +274,9 @@ def reassemble_files(
     """Reassembles Parquet files of fragments into a folder of Parquet files: complete messages, rejected fragments and incomplete messages.
 
     Spark schedules the tasks, but no rows pass through it. A first set of tasks reads the files and distributes the fragments by
-    conversation into bucket files in the same folder as the target; each task of a second set reassembles one bucket, and needs memory for
-    it. The driver and all workers must see the same files under the same paths. The folder is published atomically.
+    conversation into bucket files in the same folder as the target; each task of a second set reassembles one bucket,
+    and needs memory for the whole bucket. The driver and all workers must see the same files under the same paths. The
+    folder is published atomically.
 
     Each direction starts at sequence number 0: with `in_order`, a message whose predecessors are not in `source` is
     reported as incomplete, even if an earlier job has released them. To continue after earlier jobs, use `stream`, or
@@ -283,24 +284,25 @@ def reassemble_files(
 
     Args:
         spark: The session, classic or Spark Connect.
-        source: A Parquet file, a folder of them, or several of both, all with the same columns: fragments (`schemas.FRAGMENTS`,
-            signatures are optional), and extra columns; a message gets the values of its fragment 0.
+        source: A Parquet file, a folder of Parquet files, or several of both, all with the same columns: the columns of
+            fragments (`schemas.FRAGMENTS`; signatures are optional), and extra columns. A message gets the values of
+            its fragment 0.
         target: The folder to create.
-        catalog: Routes the messages too; the result then has the decision columns. A path is read by `Catalog.load`, with `now`. None
-            for no routing.
+        catalog: If given, the messages are also routed, and the result contains the decision columns. A path is read by
+            `Catalog.load`, with `now`. None for no routing.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
-        in_order: Whether a message waits for earlier ones of its direction. If so, the messages of a direction are in
-            one file, in order.
-        session_keys: Keys that encrypt the signatures: a mapping of conversation ids to session keys, or the name of the column with the keys;
-            that column is not in the messages.
+        in_order: Whether a message waits for earlier messages of its direction. If so, the messages of a direction are
+            in one file, in order.
+        session_keys: Keys that encrypt the signatures: a mapping from conversation ids to session keys, or the name of
+            the column with the keys, which is omitted from the messages.
         max_message_bytes: The maximum message size, at most 2**30; larger messages are rejected as `limit_exceeded`.
         max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
         compression: The compression codec of Parquet: `snappy`, `zstd`, `gzip`, `lz4`, `brotli` or `none`.
         split_bytes: The approximate number of bytes that one task reads; a row group is never split.
-        bucket_bytes: The approximate number of bytes of a bucket. A conversation is never split, so a larger one enlarges its bucket.
+        bucket_bytes: The approximate size of a bucket in bytes. A conversation is never split, so a larger conversation enlarges its bucket.
         progress: Called with the completed and the total number of tasks, about twice a second, in a separate thread.
 
     Returns:

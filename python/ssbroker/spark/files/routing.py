@@ -56,7 +56,7 @@ class RoutedFiles:
 
     Attributes:
         path: The output folder.
-        files: The Parquet files in it, as paths relative to `path`.
+        files: The Parquet files in the folder, as paths relative to `path`.
         rows: The number of conversations.
         outcomes: The number of conversations with each outcome.
         reasons: The number of conversations with each reason.
@@ -71,7 +71,7 @@ class RoutedFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """The job, which is sent to every task."""
+    """The job; it is sent to every task."""
 
     task: RouteTask
     schema: pa.Schema
@@ -98,14 +98,14 @@ def route_files(
 ) -> RoutedFiles:
     """Routes Parquet files of conversations into a folder of Parquet files; the decisions are those of `Router.route`, row for row.
 
-    Spark only distributes the row groups: each worker reads, routes and writes files itself, so no rows pass between Python and the JVM.
-    The driver and all workers must see the same files under the same paths. The folder is published atomically: files of tasks that
-    failed or ran twice, or whose driver was killed, never become part of it.
+    Spark only distributes the row groups: the workers read, route and write the files themselves, so no rows pass
+    between Python and the JVM. The driver and all workers must see the same files under the same paths. The folder is
+    published atomically: files of tasks that failed or ran twice, or whose driver was killed, never become part of it.
 
     Args:
         spark: The session, classic or Spark Connect.
-        source: A Parquet file, a folder of them, or several of both, all with the same columns: the columns of
-            conversations (`schemas.CONVERSATIONS`), and any others.
+        source: A Parquet file, a folder of Parquet files, or several of both, all with the same columns: the columns of
+            conversations (`schemas.CONVERSATIONS`), and any extra columns.
         target: The folder to create.
         catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.

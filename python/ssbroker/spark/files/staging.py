@@ -33,8 +33,9 @@ _SUBFOLDERS: Final = ("attempts", "done", "result")
 class Staging:
     """The temporary folder in which a job collects its files, in the same folder as the target.
 
-    Each attempt of a task writes into its own folder. `commit` moves the files of the successful attempts into the result and publishes
-    it by one rename; files of other attempts never become part of it. A job removes what a killed driver with the same target left.
+    Each attempt of a task writes into a separate folder. `commit` moves the files of the successful attempts into the
+    result, and publishes it with one rename; files of other attempts never become part of the result. A job removes
+    temporary folders that a killed driver with the same target left behind.
 
     Args:
         target: The folder of the result; it must not exist yet.
@@ -69,7 +70,7 @@ class Staging:
         try:
             self._folder.mkdir(parents=True)
             self._lock: Final = (self._folder / _LOCK).open("wb")
-            if not _files.try_lock(self._lock.fileno()):  # another job took the folder for an abandoned one
+            if not _files.try_lock(self._lock.fileno()):  # another job has mistaken the folder for an abandoned one
                 raise BlockingIOError("another job with the same target started at the same time")
             self.attempts.mkdir()
             self.done.mkdir()
@@ -84,7 +85,7 @@ class Staging:
             manifest: The content of `_manifest.json`.
 
         Raises:
-            OutputError: The result cannot be written, or the target exists by now. Nothing is published.
+            OutputError: The result cannot be written, or the target now exists. Nothing is published.
         """
         result = self._folder / "result"
         try:
@@ -115,7 +116,7 @@ class Staging:
         self.close()
 
     def _remove_abandoned(self) -> None:
-        """Removes the folders of dead drivers; a folder without a lock is left from an interrupted removal."""
+        """Removes the folders of dead drivers; a folder without a lock file is the rest of an interrupted removal."""
         if not self.target.parent.is_dir():
             return
         for folder in self.target.parent.glob(f"{glob.escape(self._prefix)}*"):
@@ -125,7 +126,7 @@ class Staging:
                         _remove_folder(folder, lock)
             except FileNotFoundError:
                 shutil.rmtree(folder, ignore_errors=True)
-            except OSError:  # it belongs to another user
+            except OSError:  # the folder belongs to another user
                 continue
 
 
@@ -145,7 +146,7 @@ def sync_files(files: Sequence[Path]) -> None:
 def _remove_folder(folder: Path, lock: IO[bytes]) -> None:
     """Removes a temporary folder even if attempts are still running: it is renamed first, so that they cannot write into it.
 
-    The lock is removed last: if the driver is killed meanwhile, the remains do not look as if they were in use.
+    The lock is removed last, so that the rest does not seem to be in use if the driver is killed meanwhile.
     """
     with suppress(OSError):
         folder = folder.rename(folder.with_name(f"{folder.name}-over"))
@@ -182,15 +183,15 @@ def run_tasks(spark: SparkSession, count: int, work: Callable[[int], dict[str, A
 
 @functools.cache
 def _freeze_imports() -> None:
-    """Excludes imported modules from garbage collection, which Spark runs after each task and which took as long as a small task."""
+    """Excludes imported modules from garbage collection, which Spark runs after each task and which took as long as a small task itself."""
     gc.freeze()
 
 
 class ProgressWatch:
-    """Reports the progress of a job while the block runs: each task creates a file when it is done.
+    """Reports the progress of a job while the block runs. Each task creates a file when it is done.
 
     Args:
-        done: The folder of these files.
+        done: The folder in which tasks create these files.
         count: The number of tasks.
         progress: Called with the completed and the total number of tasks about twice a second, in a separate thread, and at the end.
     """

@@ -17,7 +17,7 @@ from ssbroker.protocol.settings import LIFETIME_MAX
 from ssbroker.spark.arguments import local_path
 
 _SPARK_OPTIONS: Final = {"checkpointlocation", "queryname"}
-"""The options that Spark adds on its own."""
+"""The options that Spark adds itself."""
 _LOCATION: Final = "location"
 """The option into which CREATE TABLE turns the path."""
 _READ_OPTIONS: Final = "path view queue database columns pushdown inline starting max_rows_per_batch"
@@ -42,9 +42,9 @@ class ReadOptions:
     name: str
     """A view or a queue."""
     database: str | None
-    """The database; None for all."""
+    """The database; None for all databases."""
     columns: tuple[str, ...] | None
-    """The requested columns; None for all."""
+    """The requested columns; None for all columns."""
     pushdown: bool
     """Whether filters are pushed down."""
     inline: bool
@@ -56,7 +56,7 @@ class ReadOptions:
 
     @property
     def is_sliced(self) -> bool:
-        """Whether the source holds messages, which several tasks can read."""
+        """Whether the source contains messages, which several tasks can read."""
         return self.name == TRANSMISSION_QUEUE or self.is_queue
 
     @property
@@ -65,7 +65,7 @@ class ReadOptions:
         return self.name not in DATABASE_VIEWS and self.name not in INSTANCE_VIEWS
 
     def schema(self) -> pa.Schema:
-        """Returns the requested columns in types that Spark has; raises `InputError` for unknown and repeated ones."""
+        """Returns the requested columns in types that Spark supports; raises `InputError` for unknown and repeated columns."""
         available = INSTANCE_VIEWS.get(self.name)
         if available is None:
             available = pa.schema([DATABASE, *DATABASE_VIEWS.get(self.name, QUEUE)])
@@ -88,7 +88,7 @@ class WriteOptions:
     database: str
     """The sending database."""
     defaults: SendDefaults
-    """The values for columns that the rows do not have."""
+    """The values for missing columns."""
     batch: NumberedBatch | None
     """The writer and number of a batch write, if given."""
 
@@ -162,7 +162,7 @@ def ddl(schema: pa.Schema) -> str:
 
 
 def select_columns(requested: ReadOptions, columns: Mapping[str, str]) -> pa.Schema:
-    """Returns the columns that a user-specified schema selects; raises `SchemaError` for an unknown column or another type."""
+    """Returns the columns that a user-specified schema selects; raises `SchemaError` for an unknown column or a wrong type."""
     available = requested.schema()
     for name, spark_type in columns.items():
         actual = _DDL_TYPES[available.field(name).type] if name in available.names else None

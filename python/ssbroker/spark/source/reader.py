@@ -46,9 +46,9 @@ class PushedFilters:
     expression: pc.Expression | None = None
     """The condition that rows must meet; None for no condition."""
     after: int = 0
-    """The rows of a queue have larger numbers than this."""
+    """Only rows of a queue with larger numbers than this are read."""
     until: int | None = None
-    """The rows of a queue have no larger number than this."""
+    """Only rows of a queue with numbers up to this are read; None for no limit."""
     databases: frozenset[str] | None = None
     """The databases that rows can belong to; None for any."""
 
@@ -58,7 +58,7 @@ class PushedFilters:
 
 
 def push_filters(filters: Sequence[Any], schema: pa.Schema) -> tuple[PushedFilters, list[Any]]:
-    """Returns the filters that can be pushed down, combined, and those that Spark must apply."""
+    """Returns the filters that can be pushed down, combined, and the filters that Spark must apply."""
     pushed, unsupported = PushedFilters(), []
     for spark_filter in filters:
         expression = _to_arrow(spark_filter, schema)
@@ -127,7 +127,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def machine_id() -> str:
-    """Returns an identifier of this machine, until it restarts."""
+    """Returns an identifier of this machine, which is valid until the machine restarts."""
     boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
     return f"{os.uname().nodename} {boot}".strip()
 
@@ -152,7 +152,7 @@ class Slice(NamedTuple):
     database: str
     """The database."""
     span: tuple[int, int] | None
-    """The range of numbers, after the first up to the second; None for messages without a number."""
+    """The range of numbers, after the first and up to the second; None for messages without a number."""
     rows: int | None
     """The number of rows when the read was planned; None if it was not counted."""
 
@@ -219,7 +219,7 @@ class Scan:
         yield from table.to_batches(max_chunksize=_BATCH_ROWS)
 
     def check_machine(self) -> None:
-        """Raises `InputError` on another machine: the processes that open an instance share SQLite's write-ahead log in memory."""
+        """Raises `InputError` on another machine, because processes that open an instance share the index of SQLite's write-ahead log in memory."""
         here = machine_id()
         if here != self.machine:
             raise InputError(
@@ -238,7 +238,7 @@ class Scan:
         )
 
     def _project(self, table: pa.Table) -> pa.Table:
-        """Returns the requested columns and rows, in types that Spark has."""
+        """Returns the requested columns and rows, in types that Spark supports."""
         return self.pushed.apply(table.select(self.schema.names).cast(self.schema))
 
     def _databases(self, instance: Instance) -> list[Database]:
@@ -265,7 +265,7 @@ def to_inline(table: pa.Table) -> Inline:
 
 
 def open_instance(folder: Path) -> Instance:
-    """Opens the instance for a `with` block; other processes that have it open are not disturbed."""
+    """Opens the instance for a `with` block; does not affect other processes that have it open."""
     return Instance.open(folder, background=False)
 
 
@@ -330,7 +330,7 @@ class Tail:
         )
 
     def rows(self, part: Inline | Slice) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a partition, in the worker; logs how many were received since the read was planned."""
+        """Yields the rows of a partition, in the worker; logs how many rows other receivers have received since the read was planned."""
         found = 0
         for batch in self._scan.rows(part):
             found += batch.num_rows
@@ -364,7 +364,7 @@ class Tail:
             )
 
     def _check_last_number(self, last: int, seen: int) -> None:
-        """Raises `InputError` if the database has lower numbers than the stream has read, so that new messages cannot be told from old ones."""
+        """Raises `InputError` if the database's last number is lower than the stream has read: new messages could not be told from old ones."""
         if last < seen:
             raise InputError(
                 f"{self._folder}: the stream has read up to queuing_order {seen}, but the last one in {self._database} is {last}; "

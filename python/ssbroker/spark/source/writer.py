@@ -37,19 +37,19 @@ POSITION: Final = "position"
 _ABANDONED_SECONDS: Final = 7 * 24 * 3600
 _PART_ROWS: Final = 8192
 _PART_BYTES: Final = 32 << 20
-_compute: Final[Any] = pyarrow.compute  # its stubs know too little of it
+_compute: Final[Any] = pyarrow.compute  # the stubs are incomplete
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """What a task reports to the driver about the rows that it wrote."""
+    """A task's report to the driver about the rows that it wrote."""
 
     file: str
     """The file."""
     rows: int
     """The number of rows in it."""
     partition: int
-    """The index of the task's partition; its rows follow those of lower ones."""
+    """The index of the task's partition; rows are ordered by partition."""
     query_id: str | None
     """The streaming query of the task; None for a batch write."""
 
@@ -120,7 +120,7 @@ def remove_files(staged: Iterable[StagedRows | None]) -> None:
 
 
 def remove_finished(folder: Path, name: str, batch_id: int | None = None, *, now: float | None = None) -> None:
-    """Removes the files of a finished batch write or of the micro-batches up to a sent one, and those of jobs abandoned a week ago.
+    """Removes the files of a finished batch write, or of all micro-batches up to a sent one, and the files of jobs abandoned a week ago.
 
     `now` is the time in seconds since 1970; None for the current time.
     """
@@ -177,7 +177,7 @@ def _read_staged(staged_rows: StagedRows) -> pa.Table:
 
 
 def _by_position(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yields the rows ordered by position. Only one part is copied at a time; no column is concatenated, since it may exceed 2 GiB."""
+    """Yields the rows ordered by position. Only one part is copied at a time; columns are not concatenated, because they may exceed 2 GiB."""
     positions: Any = pa.chunked_array([batch.column(POSITION) for batch in batches])
     order: Any = _compute.sort_indices(positions)
     firsts = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
@@ -209,7 +209,7 @@ def _take_rows(batches: Sequence[pa.RecordBatch], firsts: Sequence[int], numbers
 
 
 def _rows_per_part(table: pa.Table) -> int:
-    """Returns how many rows to take at a time, so that memory stays bounded."""
+    """Returns the number of rows to take at a time, so that memory use stays bounded."""
     return max(1, min(_PART_ROWS, _PART_BYTES * table.num_rows // max(1, table.nbytes)))
 
 
@@ -233,7 +233,7 @@ class Sink:
 
     Attributes:
         options: The options of the write.
-        job: The name of a batch write's files.
+        job: The name for the files of a batch write.
     """
 
     options: WriteOptions
@@ -277,7 +277,7 @@ class Sink:
         query_id: str | None = None,
         batch_id: int | None = None,
     ) -> StagedRows:
-        """Writes the rows of a task to the folder of the instance, in a worker; `query_id` and `batch_id` are those of a stream."""
+        """Writes the rows of a task to the folder of the instance, in a worker; `query_id` and `batch_id` are for streams."""
         folder = self.options.folder
         staging = job_folder(folder, self.job if query_id is None else query_id, batch_id)
         return stage(folder, staging, batches, partition=partition, query_id=query_id)
@@ -297,7 +297,7 @@ class Sink:
         remove_finished(options.folder, query_id or self.job, None if query_id is None else batch_id)
 
     def _log_already_sent(self, batch: NumberedBatch, *, is_stream: bool) -> None:
-        """Logs that the batch was skipped: expected after a stream restarts, but a batch write may have reused a number by mistake."""
+        """Logs that the batch was skipped. This is expected after a stream restarts, but a batch write may have reused a number by mistake."""
         if is_stream:
             _LOGGER.info(
                 "%s: skipped batch %d of query %s: it was already sent",

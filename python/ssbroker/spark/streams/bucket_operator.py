@@ -25,7 +25,7 @@ _MICROSECONDS_PER_MS: Final = 1000
 
 
 class BucketStore:
-    """Runs steps of buckets on Spark's state store and timers; `handle` is Spark's."""
+    """Runs the steps of buckets on Spark's state store and timers; `handle` is Spark's handle."""
 
     def __init__(self, task: StreamTask, handle: Any) -> None:
         self._task: Final = task
@@ -33,7 +33,7 @@ class BucketStore:
         self._parts: Final = StateParts(handle)
 
     def run_step(self, cells: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
-        """Runs a step of the current bucket with the cells that have arrived, at the time of the micro-batch; returns kinds and cells."""
+        """Runs a step of the current bucket with the cells that have arrived, at the time of the micro-batch; returns pairs of kind and cell."""
         state_before = self._parts.get()
         batches = [batch for cell in cells for batch in from_ipc(cell).to_batches()]
         output = run_step(self._task, state_before, batches, now_us=now_ms * _MICROSECONDS_PER_MS)
@@ -57,7 +57,7 @@ class BucketStore:
 
 
 def processor(task: StreamTask, *, in_pandas: bool = False) -> StatefulProcessor:
-    """Returns the stateful processor of a query, which can be pickled; Spark passes it rows or, with `in_pandas`, DataFrames of pandas."""
+    """Returns the stateful processor of a query, which can be pickled. Spark passes rows to it or, with `in_pandas`, pandas DataFrames."""
     from pyspark.sql import Row  # noqa: PLC0415 - pyspark is an extra
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415 - the same
 
@@ -78,7 +78,7 @@ def processor(task: StreamTask, *, in_pandas: bool = False) -> StatefulProcessor
             self._store = BucketStore(task, handle)
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - Spark's names
-            # Restores the order of arrival, so that a task that runs again does the same.
+            # Restores the order of arrival, so that a repeated task does the same.
             cells = [bytes(row.cell) for row in sorted(from_rows(rows), key=lambda row: int(row.place))]
             return to_rows(self._store.run_step(cells, timerValues.getCurrentProcessingTimeInMs()))
 
@@ -101,8 +101,9 @@ def process_buckets(
 ) -> DataFrame:
     """Packs rows by bucket, runs a step of each bucket, and unpacks the output: rows of all kinds, with metrics.
 
-    `with_buckets` has the bucket number, then a column for each of `names`, which are the columns in workers; `extra` are the extra
-    columns by worker name. With `spark_4_0_checkpoint`, the state is kept by the operator that Spark 4.0 has.
+    `with_buckets` contains the bucket number, followed by a column for each of `names`, which are the columns in
+    workers; `extra` are the extra columns by worker name. With `spark_4_0_checkpoint`, the operator of Spark 4.0 keeps
+    the state.
     """
     boolean(spark_4_0_checkpoint, name="spark_4_0_checkpoint")
     own = stream_rows.own_columns(reassembled=task.assembly is not None, routed=task.routing is not None)
@@ -119,7 +120,8 @@ def process_buckets(
 
     schema = stream_rows.schema(extra, reassembled=task.assembly is not None, routed=task.routing is not None)
     grouped: Any = with_buckets.mapInArrow(on_workers(pack), packed_rows.PACKED_SCHEMA).groupBy("bucket")
-    # PySpark 4.0 has the operator only for pandas, and Spark continues a checkpoint only with the operator that created it.
+    # In PySpark 4.0, the operator exists only for pandas, and Spark continues a checkpoint only with the operator that
+    # created it.
     in_pandas = spark_4_0_checkpoint or not hasattr(grouped, "transformWithState")
     transform = grouped.transformWithStateInPandas if in_pandas else grouped.transformWithState
     stateful: DataFrame = transform(
@@ -132,7 +134,7 @@ def process_buckets(
 
 
 def with_metrics(rows: DataFrame, name: str | None) -> DataFrame:
-    """Removes the metrics from the rows; with a name, they are observed first."""
+    """Removes the metrics from the rows; with a name, observes them first."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     if name is None:

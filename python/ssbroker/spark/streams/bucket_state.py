@@ -29,14 +29,14 @@ class BucketState:
     """The state of a bucket.
 
     Attributes:
-        fixed: The options with which it was created.
-        max_pending_age_us: After how long a message that does not grow is dropped, as of the last step.
+        fixed: The options with which the state was created.
+        max_pending_age_us: The time after which a message that gets no more fragments is dropped, as of the last step.
         names: The columns in `delayed` that routing reads, by the name of the conversation column.
         catalog: The fingerprint of the catalog by which delayed messages were last routed.
-        arrivals: How many messages have arrived since the first one was delayed.
+        arrivals: The number of messages that have arrived since the first message was delayed.
         extra: The extra columns; None before the first row.
         assembler: The checkpoint of the reassembler, empty before the first fragment.
-        waits: The messages that are incomplete or behind a gap: `bucket_step.WAITING_SCHEMA`; None for none.
+        waits: The messages that are incomplete or behind a gap (`bucket_step.WAITING_SCHEMA`); None for none.
         delayed: The messages that wait for a route, with `delayed_queue.RETRY_COLUMNS`; None for none.
     """
 
@@ -72,7 +72,7 @@ class BucketState:
         return b"".join([*parts, _digest(sections)])
 
     def with_options(self, fixed: Mapping[str, str | int | bool | None]) -> BucketState:
-        """Returns the state if it was created with these options; raises `OptionError` if one differs."""
+        """Returns the state if it was created with these options; raises `OptionError` if an option differs."""
         for name, value in fixed.items():
             original = self.fixed.get(name)
             if original != value:
@@ -84,9 +84,9 @@ class BucketState:
 
 
 def state_from_bytes(data: bytes) -> BucketState:
-    """Parses a state after comparing its digest; raises `MalformedDataError` if it is truncated, altered or of another version.
+    """Parses a state after verifying its digest; raises `MalformedDataError` if the state is truncated, altered or of another version.
 
-    The section `assembler` has its own digest, which its reader verifies.
+    The section `assembler` contains a separate digest, which the reader of the section verifies.
 
     Examples:
         >>> state_from_bytes(BucketState(fixed={"buckets": 16}, names={}).to_bytes()).fixed
@@ -148,7 +148,7 @@ def _read_table(section: memoryview) -> pa.Table | None:
 
 
 def _digest(sections: Sequence[bytes | memoryview]) -> bytes:
-    """Returns the digest of the sections and their lengths; of the last section only its end, which is a digest of the rest."""
+    """Returns the digest of the sections and their lengths; for the last section, only its end is used, which is a digest of the rest."""
     hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for section in sections:
         hashed.update(_LENGTH.pack(len(section)))
@@ -167,9 +167,9 @@ _LOW_BITS: Final = pa.scalar(0x7F, pa.uint8())
 
 
 def text_from_bytes(data: bytes) -> str:
-    r"""Returns bytes as ASCII text, whose characters have seven bits.
+    r"""Returns bytes as ASCII text, which has seven bits per character.
 
-    It begins with characters that hold the top bits of seven bytes each. Then each byte has a character for its other seven bits.
+    The text begins with characters that each contain the top bits of seven bytes. Then a character for each byte contains its other seven bits.
 
     Examples:
         >>> text_from_bytes(b"\x01\x82")
@@ -188,7 +188,7 @@ def text_from_bytes(data: bytes) -> str:
 
 
 def bytes_from_text(text: str) -> bytes:
-    r"""Inverts `text_from_bytes`; raises `MalformedDataError` for text that is not ASCII. Other damage is left to the state's digest.
+    r"""Inverts `text_from_bytes`; raises `MalformedDataError` for text that is not ASCII. The state's digest detects other damage.
 
     Examples:
         >>> bytes_from_text(text_from_bytes(b"\x01\x82"))
@@ -228,14 +228,14 @@ _VALUE: Final = "state string, parts int"
 
 
 class StateParts:
-    """The state of the current bucket in Spark's state store; `handle` is Spark's."""
+    """The state of the current bucket in Spark's state store; `handle` is Spark's handle."""
 
     def __init__(self, handle: Any) -> None:
         self._parts: Final = handle.getMapState(STATE_VARIABLE, _KEY, _VALUE)
         self._count = 0
 
     def get(self) -> bytes | None:
-        """Returns the stored state, None if there is none; must be called before `put` and `clear`."""
+        """Returns the stored state; None if there is none. Must be called before `put` and `clear`."""
         first = self._parts.getValue((0,))
         if first is None:
             self._count = 0

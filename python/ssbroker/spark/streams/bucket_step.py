@@ -28,7 +28,7 @@ from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, Strea
 WAITING_SINCE: Final = "since_us"
 LAST_GROWTH: Final = "grown_us"
 WAITING_SCHEMA: Final = pa.schema([*PENDING, pa.field(WAITING_SINCE, pa.int64()), pa.field(LAST_GROWTH, pa.int64())])
-"""The pending messages, since when they are pending, and when a fragment was last accepted."""
+"""The pending messages, with the time since which they have been pending and the time at which a fragment was last accepted."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class PendingMessages:
     """The pending messages after a step.
 
     Attributes:
-        rows: The messages that remain: `WAITING_SCHEMA`, None for none; the same object as before if nothing has changed.
-        expired: The messages that have expired, None for none.
-        due_us: When the next one expires, None for never.
+        rows: The messages that remain (`WAITING_SCHEMA`); None for none. The same object as before if nothing has changed.
+        expired: The messages that have expired; None for none.
+        due_us: When the next message expires; None for never.
     """
 
     rows: pa.Table | None
@@ -49,10 +49,10 @@ class PendingMessages:
 def update_waiting(
     before: pa.Table | None, pending: pa.Table | None, *, max_age_us: int | None, now_us: int
 ) -> PendingMessages:
-    """Compares the pending messages with those of the previous step, and separates the expired ones.
+    """Compares the pending messages with those of the previous step, and separates the expired messages.
 
-    `before` is in `WAITING_SCHEMA`; `pending` is in `schemas.PENDING`, or None if no fragments have arrived. If the clock has been set
-    back, the last growth is set to now.
+    `before` has the schema `WAITING_SCHEMA`; `pending` has the schema `schemas.PENDING`, or is None if no fragments
+    have arrived. If the clock has been set back, the time of the last fragment is set to now.
     """
     rows = before if pending is None else _with_times(before, pending, now_us=now_us)
     if rows is None or not rows.num_rows:
@@ -72,7 +72,7 @@ def update_waiting(
 
 
 def _with_times(before: pa.Table | None, pending: pa.Table, *, now_us: int) -> pa.Table:
-    """Returns the pending messages with their times; those of messages that were already pending and have not grown are kept."""
+    """Returns the pending messages with their times; messages that were already pending and have got no fragments keep their times."""
     now = repeat(now_us, pa.int64(), pending.num_rows)
     if before is None or not pending.num_rows:
         return with_column(with_column(pending, WAITING_SINCE, now), LAST_GROWTH, now)
@@ -98,7 +98,7 @@ _TEXT_CHARACTERS_MAX: Final = 80
 
 @contextmanager
 def error_row_described(rows: pa.Table | pa.RecordBatch, columns: Mapping[str, str]) -> Iterator[None]:
-    """Adds to an error which row it is about, and how to resume the query.
+    """Adds to an error the row that it concerns, and how to resume the query.
 
     `columns` are the columns of `rows` that identify a row, by the names to show.
 
@@ -129,7 +129,7 @@ def _text(value: Any) -> str:
 
 
 CATALOG_CHECK_US: Final = 4_000_000
-"""How often a catalog that may change is checked while messages wait for a route."""
+"""The interval at which a catalog that may change is checked while messages wait for a route."""
 
 _SEQUENCE_NUMBER: Final = "message_sequence_number"
 
@@ -139,8 +139,8 @@ class StepOutput:
     """The output of one step.
 
     Attributes:
-        rows: Rows with their kind (`stream_rows.MESSAGE` and others), in order.
-        state: The new state, None for none; the same bytes as before if nothing has changed.
+        rows: The rows with their kinds (such as `stream_rows.MESSAGE`), in order.
+        state: The new state; None for none. The same bytes as before if nothing has changed.
         due_us: When the next step is due, in microseconds since 1970; None for never.
     """
 
@@ -150,17 +150,17 @@ class StepOutput:
 
 
 def run_step(task: StreamTask, state: bytes | None, batches: Sequence[pa.RecordBatch], *, now_us: int) -> StepOutput:
-    """Processes what has arrived for a bucket and what is due.
+    """Processes the rows that have arrived for a bucket, and due work.
 
     Args:
-        task: What to do.
-        state: The state, None at the start.
-        batches: Fragments, or complete rows if nothing is reassembled; empty if only time has passed.
-        now_us: The current time, in microseconds since 1970. It may be before that of an earlier step.
+        task: The task of the stream.
+        state: The state; None at the start.
+        batches: The fragments, or complete rows if nothing is reassembled; empty if only time has passed.
+        now_us: The current time, in microseconds since 1970. It may be earlier than in a previous step.
 
     Raises:
         MalformedDataError: The state is truncated, altered or of another version.
-        OptionError: The state was created with other options, or has delayed messages while there is no catalog.
+        OptionError: The state was created with other options, or contains delayed messages although there is no catalog.
         SchemaError: The extra columns have changed.
         InputError: A value is invalid.
     """
@@ -194,7 +194,7 @@ class _StepRun:
         self._due: Final[list[int]] = []
 
     def process(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Reassembles what has arrived, routes it and what is delayed, and drops what has expired."""
+        """Reassembles the fragments that have arrived, routes new and delayed messages, and drops expired messages."""
         messages = pa.Table.from_batches(list(batches)) if batches else None
         if messages is not None:
             messages = self._check_extra_columns(messages)
@@ -218,7 +218,7 @@ class _StepRun:
         return StepOutput(self._rows, after, min(self._due, default=None))
 
     def _check_extra_columns(self, rows: pa.Table) -> pa.Table:
-        """Returns the rows if their extra columns are those of the state."""
+        """Returns the rows if their extra columns match the state."""
         extra, before = extra_columns.select_extra(rows.schema, self._task.extra_names), self._state.extra
         if before is None:
             self._state = replace(self._state, extra=extra)
@@ -261,7 +261,7 @@ class _StepRun:
         self._emit(stream_rows.EXPIRY, expired.append_column(stream_rows.EXPIRED.names[-1], since))
 
     def _route(self, routing: RoutingSettings, messages: pa.Table | None) -> None:
-        """Routes the new messages and the delayed ones that are due."""
+        """Routes the new messages and the delayed messages that are due."""
         state = self._state
         if messages is not None and not messages.num_rows:
             messages = None

@@ -1,4 +1,4 @@
-"""The delayed messages of a bucket: which are routed again, and when."""
+"""The delayed messages of a bucket, and when they are routed again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DELAYED_SINCE: Final = "ssbroker since"
 DUE: Final = "ssbroker due"
 TRIES: Final = "ssbroker tries"
 RETRY_COLUMNS: Final = {ARRIVAL: pa.int64(), DELAYED_SINCE: pa.int64(), DUE: pa.int64(), TRIES: pa.int64()}
-"""The columns stored with a delayed message: its position among all arrivals, since when it waits, when it is retried, how often it was."""
+"""The columns stored with a delayed message: its position among all arrivals, the start of its wait, the time of its next try, and its tries."""
 
 _ROW_BYTES: Final = 256
 
@@ -28,9 +28,9 @@ class RetryResult:
     """The result of routing delayed and new messages.
 
     Attributes:
-        released: The messages that are emitted, with their decisions, in the order of their directions.
+        released: The messages that are emitted, with their decisions; the order within each direction is kept.
         queue: The delayed messages, oldest first, with `RETRY_COLUMNS`; None for none.
-        arrivals: How many messages have arrived since the first one was delayed.
+        arrivals: The number of messages that have arrived since the first message was delayed.
     """
 
     released: list[pa.RecordBatch]
@@ -63,7 +63,7 @@ class DelayedQueue:
     def retry(
         self, queue: pa.Table | None, arrived: pa.Table | None, *, arrivals: int, changed: bool, now_us: int
     ) -> RetryResult:
-        """Routes the new messages and the delayed ones that are due, or all of them if the catalog has changed."""
+        """Routes the new messages and the delayed messages that are due, or all delayed messages if the catalog has changed."""
         if queue is not None and arrived is None and not changed and self._is_early(queue, now_us):
             return RetryResult([], queue, arrivals)
         waiting, due = self._split_due(queue, arrived, arrivals=arrivals, changed=changed, now_us=now_us)
@@ -83,7 +83,7 @@ class DelayedQueue:
     def _split_due(
         self, queue: pa.Table | None, arrived: pa.Table | None, *, arrivals: int, changed: bool, now_us: int
     ) -> tuple[pa.Table | None, pa.Table | None]:
-        """Returns the messages that keep waiting, and those that are routed now, oldest first."""
+        """Returns the messages that keep waiting, and the messages that are routed now, oldest first."""
         new = (
             None
             if arrived is None or not arrived.num_rows
@@ -104,13 +104,13 @@ class DelayedQueue:
         return _none_if_empty(waiting), _concat_some(_none_if_empty(due), new)
 
     def _is_early(self, queue: pa.Table, now_us: int) -> bool:
-        """Whether no message is due, and none is due later than the longest wait because the clock has been set back."""
+        """Whether no message is due, including messages that the longest wait makes due because the clock has been set back."""
         earliest, latest = pc.min_max(queue[DUE]).as_py().values()
         is_early: bool = now_us < earliest and latest <= now_us + RETRY_MAX_US
         return is_early
 
     def _route_messages(self, rows: pa.Table, *, now_us: int) -> tuple[list[pa.RecordBatch], pa.Table | None]:
-        """Routes messages; returns those that are released, and those that are DELAYED, or that wait behind a DELAYED message."""
+        """Routes messages; returns the released messages, and the messages that are DELAYED or wait behind a DELAYED message."""
         decided = [self.decide(batch) for batch in _messages(rows).to_batches()]
         is_delayed: ArrowColumn = pa.concat_arrays([delayed for _, delayed in decided])
         if not pc.any(is_delayed).as_py():
@@ -145,7 +145,7 @@ def _with_retry_columns(messages: pa.Table, *, arrivals: int, now_us: int) -> pa
 
 
 def _held_and_tries(keys: ArrowColumn, is_delayed: ArrowColumn, tries: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn]:
-    """Returns whether each row is DELAYED or follows such a row of its direction, and how often that row was tried."""
+    """Returns whether each row is DELAYED or follows such a row in its direction, and the number of tries of that row."""
     position = pa.array(range(len(keys)), pa.int64())
     # index_in finds the first position of a key, which is the first delayed row of each direction.
     delayed_positions = position.filter(is_delayed)

@@ -21,7 +21,7 @@ _SMALL_TYPES: Final[dict[Any, Any]] = {pa.large_string(): pa.string(), pa.large_
 
 
 def select_extra(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """Returns the extra columns of a schema with their own names attached; `names` are those, by position.
+    """Returns the extra columns of a schema with their original names attached; `names` are the original names, by position.
 
     Examples:
         >>> describe(select_extra(pa.schema({"message_body": pa.binary(), "further_0": pa.string()}), ["to_service_name"]))
@@ -38,7 +38,7 @@ def select_extra(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def without_watermark(fields: Sequence[StructField]) -> tuple[StructField, ...]:
-    """Returns the columns without Spark's watermark, because pending messages leave the state later than it allows."""
+    """Returns the columns without Spark's watermark, because pending messages leave the state later than the watermark allows."""
     from pyspark.sql.types import StructField  # noqa: PLC0415 - pyspark is an extra
 
     return tuple(
@@ -53,13 +53,13 @@ def without_watermark(fields: Sequence[StructField]) -> tuple[StructField, ...]:
 
 
 def have_names(before: pa.Schema, names: Sequence[str]) -> bool:
-    """Whether columns still have the names of before, as far as those were stored."""
+    """Whether columns have the same names as before, as far as the names were stored."""
     names_by_column = _names_by_column(names)
     return all(_name(field) in ("", names_by_column.get(field.name)) for field in before)
 
 
 def have_types(before: pa.Schema, now: pa.Schema) -> bool:
-    """Whether columns still have the types of before.
+    """Whether columns have the same types as before.
 
     The time zone of timestamps and the size of strings depend on session settings and are not compared.
     """
@@ -67,7 +67,7 @@ def have_types(before: pa.Schema, now: pa.Schema) -> bool:
 
 
 def cast_to(rows: pa.Table, before: pa.Schema) -> pa.Table:
-    """Casts the extra columns of rows to the types of before.
+    """Casts the extra columns of rows to the previous types.
 
     Examples:
         >>> rows = pa.table({"further_0": pa.array(["a"], pa.large_string())})

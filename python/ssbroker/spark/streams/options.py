@@ -39,7 +39,7 @@ ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSto
 """The state store that `transformWithState` requires."""
 
 PENDING_BYTES_MAX: Final = 1 << 32
-"""The maximum for pending bytes of a bucket; a worker holds several copies of them."""
+"""The maximum for the pending bytes of a bucket; a worker keeps several copies of them."""
 DELAYED_BYTES_MAX: Final = 1 << 29
 BUCKETS_MAX: Final = 1 << 16
 AGE_MAX: Final = timedelta(days=36525)
@@ -174,7 +174,7 @@ def microseconds(value: object, *, name: str, minimum: timedelta, maximum: timed
 
 
 def parse_catalog(value: object) -> Catalog | str:
-    """Returns a catalog, or the absolute path of one; raises `InputError` for a URI and `SchemaError` for anything else.
+    """Returns a catalog, or the absolute path of a catalog; raises `InputError` for a URI and `SchemaError` for anything else.
 
     Examples:
         >>> parse_catalog(7)
@@ -217,7 +217,7 @@ class StreamRouting:
     ) -> RoutingSettings:
         """Checks the columns and the catalog, and returns the settings that are sent to workers.
 
-        `types` and `names` are the types and message columns of the conversation columns; `direction` is that of `RoutingSettings`.
+        `types` and `names` are the types and the message columns of the conversation columns; `direction` is as in `RoutingSettings`.
         """
         given = parse_catalog(self.catalog)
         catalog = given if isinstance(given, Catalog) else load_catalog(Path(given))

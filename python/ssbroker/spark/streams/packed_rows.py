@@ -1,4 +1,4 @@
-"""Rows in binary cells, in which Spark passes rows to the step of a bucket and back."""
+"""Rows packed into binary cells, in which Spark passes rows to and from the step of a bucket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def split_by_size(rows: pa.RecordBatch, *, max_bytes: int) -> Iterator[pa.Record
 
 
 def pack_rows(names: Sequence[str], batches: Iterator[pa.RecordBatch], *, partition: int) -> Iterator[pa.RecordBatch]:
-    """Packs the rows of a partition into few large cells, since each cell costs a row of Spark; yields batches of `PACKED_SCHEMA`.
+    """Packs the rows of a partition into few large cells, because each cell costs a Spark row; yields batches of `PACKED_SCHEMA`.
 
     `names` are the columns in the cells; the bucket number is the column before them.
     """
@@ -60,7 +60,7 @@ def pack_rows(names: Sequence[str], batches: Iterator[pa.RecordBatch], *, partit
 def unpack_rows(
     own: Mapping[str, pa.DataType], extra: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Unpacks batches of `OUTPUT_SCHEMA` into rows of all kinds: `kind`, own and extra columns, with nulls in those that a kind lacks."""
+    """Unpacks batches of `OUTPUT_SCHEMA` into rows of all kinds: `kind`, the columns `own`, and extra columns; columns that a kind lacks are null."""
     for batch in batches:
         for kind, cell in zip(batch.column(0), batch.column(1), strict=True):
             for rows in from_ipc(cell.as_buffer()).to_batches():
@@ -82,7 +82,8 @@ def _pack(names: Sequence[str], batches: Sequence[pa.RecordBatch], place: int) -
     runs: Any = pc.run_end_encode(buckets.take(order))
     ends: list[int] = runs.run_ends.to_pylist()
     starts = [0, *ends[:-1]]
-    # All cells are written into one buffer, which becomes the column; building it from many values would copy them several times.
+    # All cells are written into one buffer, which becomes the column; building the column from many values would copy
+    # them several times.
     sink = pa.BufferOutputStream()
     offsets = [0]
     for start, end in zip(starts, ends, strict=True):

@@ -95,9 +95,9 @@ def _routing(
 class Stream:
     """The output of a stream of fragments.
 
-    A streaming query has one output. To write several kinds of rows in one query, write `rows` with `foreachBatch`, and split each batch
-    with `kinds`. Persist the batch in the function, because Spark computes it again for each use. Read it at least once, because otherwise
-    Spark does not commit the state.
+    A streaming query has one output. To write several kinds of rows in one query, write `rows` with `foreachBatch`, and
+    split each batch with `kinds`. Persist the batch in the function, because Spark recomputes it for each use. Read the
+    batch at least once; otherwise, Spark does not commit the state.
 
     Attributes:
         rows: The rows of all kinds, distinguished by the column `kind`; `kinds` selects their other columns.
@@ -161,8 +161,8 @@ def stream(
     `spark.sql.streaming.noDataMicroBatches.enabled` is false. Each micro-batch runs `spark.sql.shuffle.partitions`
     tasks, of which at most `buckets` have work: set `spark.sql.shuffle.partitions` to the number of cores.
 
-    A message whose conversation is DELAYED waits, together with the later ones of its direction, until it has a route. It is retried after
-    4, 8, 16, 32, 64, 64 ... seconds, and when the catalog changes.
+    A message whose conversation is DELAYED waits, together with later messages of its direction, until it has a route.
+    It is retried after 4, 8, 16, 32, 64, 64 ... seconds, and when the catalog changes.
 
     Args:
         fragments_df: A stream of fragments (`schemas.FRAGMENTS`, signatures are optional), on classic Spark or Spark Connect. With a
@@ -172,29 +172,30 @@ def stream(
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
-        in_order: Whether a message waits for earlier ones of its direction.
+        in_order: Whether a message waits for earlier messages of its direction.
         session_keys: See `reassemble`.
         acknowledgements: Whether acknowledgements are emitted.
-        buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint. Each micro-batch reads and
-            writes the buckets it touches as a whole: a few hundred KB each work well.
+        buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint. Each
+            micro-batch reads and writes whole buckets; a few hundred KB per bucket work well.
         bucket_key: A key for the hash that assigns conversations to buckets, so that senders cannot choose ids that share a bucket. Fixed
             for the lifetime of a checkpoint.
         max_pending_age: The time after which a message that gets no more fragments is dropped and emitted as expired,
             without its body, whether it is incomplete or behind a gap; its fragments may be sent again. With
             `in_order`, this does not unblock the direction: later messages wait for the same number and expire in turn,
             even complete ones. From 1 second to 36,525 days; None for never.
-        max_pending_bytes: The maximum pending bytes of one bucket, counted as by `Reassembler`, at most 2**32. None for
-            1 GiB, or four times `max_message_bytes` if that is more.
-        max_delayed_bytes: The maximum size in bytes of the messages of one bucket that wait for a route; beyond it, the
-            oldest ones are emitted as DELAYED.
+        max_pending_bytes: The maximum pending bytes of one bucket, counted as by `Reassembler`, at most 2**32. None
+            means 1 GiB, or four times `max_message_bytes` if that is more.
+        max_delayed_bytes: The maximum total size in bytes of the messages in one bucket that wait for a route; beyond
+            it, the oldest messages are emitted as DELAYED.
         max_message_bytes: The maximum message size, at most 2**30.
         max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
         catalog_patience: How long the last catalog stays in use when the path becomes unreadable, before the query
             fails. By default, five minutes.
         observe: The name under which each micro-batch reports metrics (`observedMetrics` in a query's progress); None
             for no metrics.
-        spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime. With the wrong value, Spark 4.1 and
-            newer end the query with `STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA`; on Spark 4.0 it has no effect.
+        spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime. With the wrong
+            value, Spark 4.1 and newer end the query with `STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA`; on
+            Spark 4.0, the option has no effect.
 
     Returns:
         The rows as a streaming DataFrame, and a selector for the rows of one kind.
@@ -285,14 +286,14 @@ def reassemble_stream(
 
     Args:
         fragments_df: A stream of fragments (`schemas.FRAGMENTS`, signatures are optional), on classic Spark or Spark Connect.
-        in_order: Whether a message waits for earlier ones of its direction.
+        in_order: Whether a message waits for earlier messages of its direction.
         session_keys: See `reassemble`.
         acknowledgements: Whether acknowledgements are emitted.
         buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint.
         bucket_key: A key for the hash that assigns conversations to buckets, fixed for the lifetime of a checkpoint.
         max_pending_age: See `stream`. From 1 second to 36,525 days; None for never.
-        max_pending_bytes: The maximum pending bytes of one bucket, counted as by `Reassembler`, at most 2**32. None for
-            1 GiB, or four times `max_message_bytes` if that is more.
+        max_pending_bytes: The maximum pending bytes of one bucket, counted as by `Reassembler`, at most 2**32. None
+            means 1 GiB, or four times `max_message_bytes` if that is more.
         max_message_bytes: The maximum message size, at most 2**30.
         max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
         observe: The name under which each micro-batch reports metrics; None for no metrics.
@@ -378,15 +379,15 @@ def route_stream(
             the routes that name no service; `delay` delays the conversation.
         buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint.
         bucket_key: A key for the hash that assigns conversations to buckets, fixed for the lifetime of a checkpoint.
-        max_delayed_bytes: The maximum size in bytes of the rows of one bucket that wait for a route; beyond it, the oldest ones are
-            emitted as DELAYED.
+        max_delayed_bytes: The maximum total size in bytes of the rows in one bucket that wait for a route; beyond it,
+            the oldest rows are emitted as DELAYED.
         catalog_patience: How long the last catalog stays in use when the path becomes unreadable, before the query
             fails. By default, five minutes.
         observe: The name under which each micro-batch reports metrics; None for no metrics.
         spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime.
 
     Returns:
-        The columns of the input, then the decision columns.
+        The columns of the input, followed by the decision columns.
 
     Raises:
         SchemaError: The DataFrame is not a stream, or a column is missing, has an unsupported type or the name of a decision column.
@@ -440,7 +441,8 @@ def route_stream(
         has_metrics=observe is not None,
     )
     named = conversations_df.toDF(*worker_names)
-    # A text id may be written in several ways and thus fall into several buckets, which is fine: rows are independent here.
+    # Different spellings of a text id may fall into different buckets, which does no harm, because rows are independent
+    # here.
     with_buckets = named.select(
         bucket_column(sf.col(names[column_names[0]]), count=bucket_count.count, key=bucket_count.key or b""),
         *worker_names,
@@ -450,5 +452,5 @@ def route_stream(
     rows = process_buckets(with_buckets, tuple(worker_names), task, extra, spark_4_0_checkpoint=spark_4_0_checkpoint)
     rows = with_metrics(rows, observe)
     extra_columns = reassembly_output.select_extra_columns(output_fields)
-    assert task.routing is not None  # noqa: S101 - it was set above
+    assert task.routing is not None  # noqa: S101 - set above
     return rows.select(*extra_columns, *decision_columns(task.routing.labels))

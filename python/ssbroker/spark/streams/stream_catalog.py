@@ -29,9 +29,9 @@ class StreamCatalog(Protocol):
         """Whether the catalog may change while the query runs."""
 
     def router(self, tie_break: TieBreak, pending_request: PendingRequest, *, now_us: int) -> tuple[Router, str]:
-        """Returns the current router and the fingerprint of its catalog; the same router while the catalog is unchanged.
+        """Returns the current router and the fingerprint of its catalog; the router is the same object while the catalog is unchanged.
 
-        Raises `InputError` if the catalog cannot be read and there is no earlier one.
+        Raises `InputError` if the catalog cannot be read and there is no earlier router.
         """
 
 
@@ -53,7 +53,7 @@ class FixedCatalog:
 
 @dataclass(frozen=True)
 class CatalogPath:
-    """A file or folder, as `Catalog.load` reads it, on a file system that workers share; it is checked for each bucket and micro-batch.
+    """A file or folder that `Catalog.load` can read, on a file system that workers share; it is checked for each bucket and micro-batch.
 
     Attributes:
         path: The file or folder.
@@ -75,7 +75,7 @@ class CatalogPath:
 
 
 class WatchedCatalog:
-    """The router of a path, compiled again when the catalog there changes.
+    """The router of a path, recompiled when the catalog there changes.
 
     Args:
         path: The file or folder.
@@ -127,7 +127,7 @@ def load_catalog(path: Path) -> Catalog:
 
 
 def file_signature(path: Path) -> object:
-    """Returns the names, sizes, modification times and inodes of a path's files, which change when one is written or replaced."""
+    """Returns the names, sizes, modification times and inodes of a path's files, which change when a file is written or replaced."""
     found = []
     for file in catalog_files(path):
         stat = file.stat()

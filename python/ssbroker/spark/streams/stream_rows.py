@@ -25,11 +25,11 @@ REJECTION: Final = "rejected"
 ACKNOWLEDGEMENT: Final = "acknowledgement"
 EXPIRY: Final = "expired"
 METRICS: Final = "figures"
-"""The size of a bucket: an internal kind, which only `observe` reads."""
+"""The kind of rows with the size of a bucket; internal, read only by `observe`."""
 
 _WAITING_SINCE: Final = pa.field("waiting_since", reassembly_output.TIMESTAMP)
 EXPIRED: Final = pa.schema([*PENDING, _WAITING_SINCE])
-"""Messages that were dropped because they had not grown: what was missing, and since when they had been pending."""
+"""Messages that were dropped because they got no more fragments: what was missing, and since when they had been pending."""
 
 METRIC_COLUMNS: Final[dict[str, pa.DataType]] = {
     "state_bytes": pa.int64(),
@@ -52,7 +52,7 @@ _NUMBER: Final = "message_sequence_number"
 
 @dataclass(frozen=True)
 class StreamKinds:
-    """Selects the rows of one kind from a stream or from a `foreachBatch` batch; it holds no session and can be pickled."""
+    """Selects the rows of one kind from a stream or from a `foreachBatch` batch; contains no session, and can be pickled."""
 
     _further: tuple[StructField, ...]
     _labels: Labels | None
@@ -62,10 +62,10 @@ class StreamKinds:
         return "StreamKinds(messages, rejected, acknowledgements, expired)"
 
     def messages(self, rows: DataFrame) -> DataFrame:
-        """Selects the complete messages, in order; with a catalog, those that have a route or can no longer wait for one.
+        """Selects the complete messages, in order; with a catalog, the messages that have a route or can no longer wait for a route.
 
         Args:
-            rows: `Stream.rows`, or a batch of them.
+            rows: `Stream.rows`, or a batch of these rows.
 
         Returns:
             `schemas.MESSAGES`, the extra columns of the fragments and, with a catalog, the decision columns.
@@ -78,7 +78,7 @@ class StreamKinds:
         """Selects the rejected fragments and the reasons.
 
         Args:
-            rows: `Stream.rows`, or a batch of them.
+            rows: `Stream.rows`, or a batch of these rows.
 
         Returns:
             `schemas.REJECTED`.
@@ -89,7 +89,7 @@ class StreamKinds:
         """Selects the acknowledgements for the senders: one for each direction in which a micro-batch accepted a fragment or saw a duplicate.
 
         Args:
-            rows: `Stream.rows`, or a batch of them.
+            rows: `Stream.rows`, or a batch of these rows.
 
         Returns:
             `schemas.ACKNOWLEDGEMENTS`.
@@ -107,7 +107,7 @@ class StreamKinds:
         """Selects the messages that were dropped because they had not grown for `max_pending_age`.
 
         Args:
-            rows: `Stream.rows`, or a batch of them.
+            rows: `Stream.rows`, or a batch of these rows.
 
         Returns:
             `schemas.PENDING`, then `waiting_since`: when the first fragment arrived.
@@ -133,12 +133,12 @@ def schema(extra: Mapping[str, StructField], *, reassembled: bool, routed: bool)
 
 
 def own_columns(*, reassembled: bool, routed: bool) -> dict[str, pa.DataType]:
-    """Returns the types of all columns but `kind` and the extra ones, in the order of the schema."""
+    """Returns the types of all columns except `kind` and the extra columns, in the order of the schema."""
     return {**(COLUMNS if reassembled else METRIC_COLUMNS), **(CODED_ARROW_TYPES if routed else {})}
 
 
 def decision_columns(labels: Labels | None) -> list[Column]:
-    """Returns the decision columns, decoded; none without labels."""
+    """Returns the decision columns, decoded; no columns without labels."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     if labels is None:

@@ -40,11 +40,11 @@ STATE_SCHEMA: Final = (
 )
 """The columns of `stream_state`."""
 _NO_STATE: Final = "requirement failed"
-"""All that Spark reports if a stateful operator has no state."""
+"""The only text that Spark reports if a stateful operator has no state."""
 
 
 def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, operator_id: int = 0) -> DataFrame:
-    """Reads the pending and delayed messages in the state of a stream, after the last committed micro-batch; the query may be running.
+    """Reads the pending and delayed messages in the state of a stream as of the last committed micro-batch; the query may be running.
 
     Args:
         spark: The session, classic or Spark Connect.
@@ -90,7 +90,7 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
     check_spark_version("streams", name="ssbroker.spark.stream_state")
     path = _checkpoint_path(checkpoint)
     reader = spark.read.format("statestore").option("stateVarName", STATE_VARIABLE).option("operatorId", operator_id)
-    spark.streams.active  # noqa: B018 - Spark 4.1 reads states only after its manager of queries has been created
+    spark.streams.active  # noqa: B018 - Spark 4.1 reads states only after its streaming query manager has been created
     with _errors_translated(path, operator_id):
         parts_df = reader.load(path).selectExpr(
             "key.bucket as bucket",
@@ -120,7 +120,8 @@ def _errors_translated(path: str, operator_id: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Exceptions of Hadoop arrive as py4j errors; Spark Connect does without py4j, so it cannot be imported here.
+        # Hadoop's exceptions arrive as py4j errors; py4j cannot be imported here, because Spark Connect does not need
+        # it.
         if not isinstance(error, PySparkException) and type(error).__module__ != "py4j.protocol":
             raise
         condition = (isinstance(error, PySparkException) and error.getCondition()) or ""
@@ -138,7 +139,7 @@ def _errors_translated(path: str, operator_id: int) -> Iterator[None]:
 
 
 def waiting_rows(state: BucketState) -> pa.Table:
-    """Returns the messages that wait in one bucket: the columns of `STATE_SCHEMA` after the first."""
+    """Returns the messages that wait in one bucket, with the columns of `STATE_SCHEMA` except the first."""
     parts = []
     if state.waits is not None:
         parts.append(_pending_columns(state.waits, state.max_pending_age_us))
@@ -180,7 +181,7 @@ def _delayed_columns(queue: pa.Table, state: BucketState) -> dict[str, ArrowColu
 
 
 def _to_table(columns: dict[str, ArrowColumn]) -> pa.Table:
-    """Returns a table of these columns, with nulls for missing ones."""
+    """Returns a table of these columns, with nulls for missing columns."""
     count = len(columns["since"])
     arrays = [
         columns[name].cast(arrow_type) if name in columns else nulls(arrow_type, count)

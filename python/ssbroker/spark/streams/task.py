@@ -1,4 +1,4 @@
-"""The task that is sent to the workers of a stream: what is done with each bucket."""
+"""The task that is sent to the workers of a stream: the work for each bucket."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class AssemblySettings:
     """How fragments are reassembled.
 
     Attributes:
-        in_order: Whether messages wait for earlier ones.
+        in_order: Whether messages wait for earlier messages.
         max_message_bytes: See `ssbroker.Reassembler`.
         max_fragments_per_message: See `ssbroker.Reassembler`.
         max_pending_bytes: See `ssbroker.Reassembler`; for each bucket.
-        max_pending_age_us: After how long a message that does not grow is dropped, None for never.
+        max_pending_age_us: The time after which a message that gets no more fragments is dropped; None for never.
         session_keys: The column with the keys, or a reference to shared keys.
         acknowledgements: Whether acknowledgements are emitted.
     """
@@ -45,7 +45,7 @@ class RoutingSettings:
         labels: The labels by number.
         names: The columns of messages that routing reads, by the name of the conversation column.
         direction: The columns that define a direction, in which messages stay in order; None if rows are independent.
-        max_delayed_bytes: The maximum size of the delayed messages of a bucket.
+        max_delayed_bytes: The maximum total size of the delayed messages of a bucket.
     """
 
     catalog: StreamCatalog
@@ -59,12 +59,12 @@ class RoutingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTask:
-    """What is done with each bucket: small enough to be sent with every task.
+    """The work for each bucket; small enough to be sent with every task.
 
     Attributes:
         fixed: The options that must not change during the lifetime of a checkpoint, by name.
         extra_names: The names of the extra columns, by position.
-        assembly: How fragments are reassembled; None if the input are complete rows.
+        assembly: How fragments are reassembled; None if the input consists of complete rows.
         routing: How messages are routed; None for no routing.
         has_metrics: Whether each step emits the size of its bucket.
     """
