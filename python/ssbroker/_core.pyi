@@ -29,13 +29,13 @@ class Catalog:
         routes: The rows of `sys.routes`.
         databases: The rows of `sys.databases`.
         services: The rows of `sys.services`.
-        addresses: The instance's own addresses.
+        addresses: The addresses of the instance.
         message_forwarding: Whether message forwarding is on.
         pending_requests: The services with a pending request to the dynamic routing service.
 
     Raises:
         SchemaError: A column is missing or mistyped.
-        InputError: A value is invalid; the subclass says how.
+        InputError: A value is invalid; the subclass determines the kind of error.
     """
 
     def __new__(
@@ -53,20 +53,20 @@ class Catalog:
         """Returns the routes in `schemas.ROUTES`, in input order, with omitted databases and route ids filled in."""
 
     def databases(self) -> pa.RecordBatch:
-        """Returns the databases in `schemas.DATABASES`: the given ones, those that only routes name, and `msdb`."""
+        """Returns the databases in `schemas.DATABASES`: the given databases, databases that only routes name, and `msdb`."""
 
     def services(self) -> pa.RecordBatch:
         """Returns the services in `schemas.SERVICES`, in input order."""
 
     def destinations(self) -> tuple[list[str], list[str]] | None:
-        """Returns the addresses and databases that conversations can go to, in the order of their numbers in `Router.route_packed`.
+        """Returns the addresses and databases to which conversations can go, in the order of their numbers in `Router.route_packed`.
 
         None if a next hop can come from a service name, a route has a mirror address, or there are more than 65,536 of them.
         """
 
     @property
     def addresses(self) -> list[str]:
-        """The instance's own addresses in normal form."""
+        """The addresses of the instance in normal form."""
 
     @property
     def message_forwarding(self) -> bool:
@@ -99,7 +99,7 @@ class Router:
 
         Args:
             conversations: One record batch.
-            now_us: The time, in microseconds since 1970.
+            now_us: The time at which route lifetimes are evaluated, in microseconds since 1970.
             first_row: The index of the batch's first row in the whole input, for errors.
 
         Returns:
@@ -121,7 +121,7 @@ class Router:
     def route_packed(
         self, conversations: ArrowArrayExportable, now_us: int, include_named: bool, /
     ) -> pa.RecordBatch | None:
-        """Decides all conversations of a batch and packs each decision into one number.
+        """Decides all conversations of a batch, and packs each decision into one number.
 
         Args:
             conversations: See `route`.
@@ -152,7 +152,7 @@ class Router:
         now_us: int,
         /,
     ) -> dict[str, Any]:
-        """Decides one conversation without advancing the round robin, and returns every step."""
+        """Decides one conversation without advancing the round robin; returns every step."""
 
     @property
     def nbytes(self) -> int:
@@ -160,15 +160,15 @@ class Router:
 
 @final
 class Reassembler:
-    """Reassembles fragments; threads take turns.
+    """Reassembles fragments. Calls from several threads are serialized.
 
     Args:
-        max_pending_bytes: The most memory that may be charged, None for no limit.
-        max_pending_messages: The most incomplete or held messages, None for no limit.
-        max_message_bytes: The most bytes of a message.
-        max_fragments_per_message: The most fragments of a message, None for no limit.
-        max_sequence_distance: How far a fragment may be ahead of the first incomplete message, None for no limit.
-        in_order: Whether messages wait for earlier ones.
+        max_pending_bytes: The maximum memory for pending messages; None for no limit.
+        max_pending_messages: The maximum number of incomplete or waiting messages; None for no limit.
+        max_message_bytes: The maximum size of a message in bytes.
+        max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
+        max_sequence_distance: How far a fragment may be ahead of the first incomplete message; None for no limit.
+        in_order: Whether messages wait for earlier messages.
     """
 
     def __new__(
@@ -186,39 +186,39 @@ class Reassembler:
         """Restores a reassembler from a checkpoint.
 
         Raises:
-            MalformedDataError: The checkpoint is truncated, altered, contradictory or of another version.
+            MalformedDataError: The checkpoint is truncated, altered, inconsistent or of another version.
         """
 
     def push(
         self, fragments: Sequence[ArrowArrayExportable], session_keys: str | SessionKeys | None, /
     ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch], list[pa.RecordBatch]]:
-        """Pushes the fragments of some batches in one push.
+        """Adds the fragments of several batches in one push.
 
         Args:
             fragments: At least one record batch.
-            session_keys: Keys by conversation, or the name of the column that has them.
+            session_keys: Keys by conversation, or the name of the column with the keys.
 
         Returns:
-            Messages, rejected fragments and acknowledgements, each in at least one batch.
+            The messages, the rejected fragments and the acknowledgements, each in at least one batch.
 
         Raises:
             SchemaError: A column is missing or mistyped, or the extra columns differ from those of the first push.
-            InputError: A value is invalid; the subclass says how.
+            InputError: A value is invalid; the subclass determines the kind of error.
         """
 
     def pending(self) -> list[pa.RecordBatch]:
-        """Returns the incomplete or held messages, in `schemas.PENDING`."""
+        """Returns the incomplete or waiting messages, in `schemas.PENDING`."""
 
     @property
     def pending_bytes(self) -> int:
-        """The total memory charged, in bytes."""
+        """The memory used by pending messages, in bytes."""
 
     @property
     def pending_messages(self) -> int:
-        """The number of incomplete or held messages."""
+        """The number of incomplete or waiting messages."""
 
     def forget(self, conversation_id: bytes, is_initiator: bool, message_sequence_number: int, /) -> bool:
-        """Drops an incomplete or held message; returns whether there was one."""
+        """Drops an incomplete or waiting message; returns whether there was such a message."""
 
     def checkpoint(self) -> bytes:
         """Returns the whole state."""
@@ -228,7 +228,7 @@ class SessionKeys:
     """Immutable session keys by conversation.
 
     Args:
-        keys: Pairs of the 16 bytes of a conversation id and its key.
+        keys: Pairs of a conversation id (16 bytes) and its key.
 
     Raises:
         OptionError: A key is not 16, 24 or 32 bytes long.
@@ -239,38 +239,39 @@ class SessionKeys:
 def is_misspelling(found: str, name: str, /) -> bool:
     """Returns whether a column name is likely to mean the column `name`.
 
-    It differs only in case, in separators, or in one letter if `name` has at least eight, or is another usual name of the column.
+    This is the case if it differs only in case, in separators, or in one letter (if `name` has at least eight letters),
+    or is another common name for the column.
     """
 
 def tie_break_hashes(conversations: ArrowArrayExportable, first_row: int, /) -> pa.RecordBatch:
-    """Returns the hashes of the column `conversation_id` of a record batch as a column `hash`; null stays null.
+    """Returns the hashes of the column `conversation_id` of a record batch as a column `hash`; null values stay null.
 
     Args:
         conversations: One record batch.
-        first_row: The index of its first row in the whole input, for errors.
+        first_row: The index of the first row in the whole input, for errors.
 
     Raises:
-        SchemaError: The column is missing or has another type.
+        SchemaError: The column is missing or has the wrong type.
         InvalidGuidError: A value is not a GUID.
     """
 
 def md5(values: ArrowArrayExportable, first_row: int, /) -> pa.FixedSizeBinaryArray:
-    """Returns the MD5 digest of each value of a binary or text array; null stays null.
+    """Returns the MD5 digest of each value of a binary or text array; null values stay null.
 
     Args:
         values: One array.
-        first_row: The index of its first value in the whole input, for errors.
+        first_row: The index of the first value in the whole input, for errors.
 
     Raises:
-        SchemaError: The array has another type.
+        SchemaError: The array has the wrong type.
         MalformedDataError: A value cannot be read.
     """
 
 def limit_vectors(bits_max: int | None, /) -> Literal["avx512", "avx2", "sse2", "neon", "portable"]:
-    """Limits the vectors that this process uses to a length, so that one machine can measure and test the code for others.
+    """Limits the vector length that this process uses, so that one machine can measure and test the code for other machines.
 
     Args:
-        bits_max: The length in bits, or 0 for code without vectors. With None, what the processor has is used.
+        bits_max: The length in bits, or 0 for code without vectors. None means the vectors of the processor.
 
     Returns:
         The vector instructions that MD5 uses from now on.
@@ -288,28 +289,28 @@ def fragment(
     Args:
         messages: One record batch.
         first_row: The index of the batch's first row in the whole input, for errors.
-        max_fragment_bytes: The most bytes of a fragment.
-        session_keys: Keys by conversation, or the name of the column that has them.
+        max_fragment_bytes: The maximum size of a fragment in bytes.
+        session_keys: Keys by conversation, or the name of the column with the keys.
 
     Returns:
-        The fragments in `schemas.FRAGMENTS` with the extra columns, in at least one batch.
+        The fragments in `schemas.FRAGMENTS`, with the extra columns, in at least one batch.
 
     Raises:
         SchemaError: A column is missing or mistyped.
-        InputError: A value is invalid; the subclass says how.
+        InputError: A value is invalid; the subclass determines the kind of error.
     """
 
 @final
 class MetadataSnapshot:
-    """An immutable snapshot of the objects of a database that matter for messages.
+    """An immutable snapshot of the objects of a database on which messages depend.
 
     Args:
         broker_instance: The broker id of the database.
-        queues: For each queue its id, whether it is enabled for RECEIVE, enqueuing and retention, and its name if it is in the default schema.
-        services: For each service its id, its name and the id of its queue.
-        contracts: For each contract its id and name, and for each of its message types the id and whether the initiator and the target may
-            send it.
-        message_types: For each message type its id, name and validation (`N`, `E` or `X`).
+        queues: For each queue, its id, whether RECEIVE, enqueuing and retention are enabled, and its name if it is in the default schema.
+        services: For each service, its id, its name and the id of its queue.
+        contracts: For each contract, its id and name, and for each of its message types the id and whether the
+            initiator and the target may send it.
+        message_types: For each message type, its id, name and validation (`N`, `E` or `X`).
         services_routed_locally: The services without routes to other instances; empty if message delivery is disabled.
     """
 
@@ -326,10 +327,10 @@ class MetadataSnapshot:
 
 @final
 class Statements:
-    """The fast path on an apsw connection. Raises the errors of apsw. Only one thread may use it at a time.
+    """The fast path on an apsw connection. Raises apsw's errors. Only one thread may use it at a time.
 
     Args:
-        connection: The connection. Call `close` before it is closed: the statements use it until then without a check.
+        connection: The connection. Call `close` before you close the connection, because the statements use it without a check.
 
     Raises:
         TypeError: The connection is not an `apsw.Connection`.
@@ -344,15 +345,16 @@ class Statements:
         """Commits.
 
         Args:
-            is_durable: Whether to sync the commit to the disk. Otherwise the next durable commit of any process does, or `sync`; until then, it
-                survives the end of the process, but not a power cut, which leaves the file as it was before.
+            is_durable: Whether to sync the commit to the disk. Otherwise, the next durable commit of any process, or
+                `sync`, does so. Until then, the commit survives the end of the process, but not a power cut, which
+                leaves the file as it was before.
 
         Returns:
-            Whether the path still leads to the opened file; otherwise the changes are lost with the old file.
+            Whether the path still leads to the opened file; if not, the changes are lost with the old file.
         """
 
     def sync(self) -> None:
-        """Makes all commits of this process durable, on any connection; costs little if they already are."""
+        """Makes all commits of this process durable, on any connection; fast if they are already durable."""
 
     def catalog_version(self) -> int:
         """Returns the version of the database's metadata."""
@@ -361,17 +363,18 @@ class Statements:
         """Resets the number of consecutive rollbacks of a queue."""
 
     def reserve_queuing_order(self, number: int, /) -> None:
-        """Prevents the queuing order of a removed message from being reused: if it was the last one, a row without a queue reserves it."""
+        """Prevents the queuing order of a removed message from being reused: if it was the last order, a row without a queue reserves it."""
 
     def read_transmission_queue(
         self, requests: list[tuple[bytes, bool, int, int, int, int, int, bytes]], /
     ) -> tuple[list[pa.RecordBatch], list[int]]:
-        """Reads messages that are to be sent to other instances.
+        """Reads messages to send to other instances.
 
         Args:
-            requests: For each endpoint the conversation id, whether it is the initiator, the first and last sequence number, the most messages,
-                the size of bodies after which no further message is read, the size of the largest body to read, and the message id of
-                sequence number 0. A message with a larger body is read without it, and no message after it.
+            requests: For each endpoint: the conversation id, whether it is the initiator, the first and last sequence
+                numbers, the maximum number of messages, the size of bodies after which no further message is read, the
+                size of the largest body to read, and the message id of sequence number 0. A message with a larger body
+                is read without its body, and no message is read after it.
 
         Returns:
             The messages with the columns of `protocol.storage.MESSAGES`, sorted by endpoint and sequence number, and the number of messages of
@@ -385,14 +388,15 @@ class Statements:
 
         Args:
             rows: The bodies, in the column `message_body`.
-            runs: For each run the first row, the number of rows, and the destination: queue id, priority, id of the receiver's endpoint, id of
-                the message type, and the sequence number of the first message; the others follow without gaps.
+            runs: For each run: the first row, the number of rows, and the destination, which consists of the queue id,
+                the priority, the id of the receiver's endpoint, the id of the message type, and the sequence number of
+                the first message; the sequence numbers have no gaps.
             now: The time of arrival, in microseconds since 1970.
 
         Raises:
-            SchemaError: The column is missing or has another type.
+            SchemaError: The column is missing or has the wrong type.
             NullError: A body is null.
-            IndexError: A run exceeds the rows; then nothing has changed.
+            IndexError: A run exceeds the rows. Nothing has changed.
         """
 
     def insert_queued(
@@ -429,19 +433,19 @@ class Statements:
         is_retained: bool,
         now: int,
     ) -> pa.RecordBatch | None:
-        """Takes messages from a queue. Requires a transaction.
+        """Receives messages from a queue. Requires a transaction.
 
         Args:
             metadata: The objects of the database.
             schema: `schemas.RECEIVED`.
             queue_id: The id of the queue.
-            top: The most messages, None for all.
-            groups: The most conversation groups, None for all.
-            bytes_max: The size of bodies in bytes after which no further message is taken.
-            endpoint_id: The only conversation to take messages from; it belongs to this queue.
-            group: The only conversation group to take messages from.
+            top: The maximum number of messages; None for all messages.
+            groups: The maximum number of conversation groups; None for all groups.
+            bytes_max: The total size of bodies, in bytes, after which no further message is received.
+            endpoint_id: The only conversation from which to receive messages; it must belong to this queue.
+            group: The only conversation group from which to receive messages.
             is_retained: Whether the messages are retained in the queue.
-            now: The current time in microseconds since 1970: messages of conversation groups that are leased now are not taken.
+            now: The current time in microseconds since 1970, by which leases are evaluated: messages of leased conversation groups are not received.
 
         Returns:
             The messages; None if there are none.
@@ -453,28 +457,28 @@ class Statements:
     def read_next_group(
         self, metadata: MetadataSnapshot, queue_id: int, /, *, top: int | None, bytes_max: int, now: int
     ) -> list[tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str]]:
-        """Reads the messages of the conversation group that `receive` would take next. They stay in the queue, for a caller that leases them.
+        """Reads the messages of the conversation group that `receive` would take next. The messages stay in the queue, for a caller that leases them.
 
         Args:
             metadata: The objects of the database.
             queue_id: The id of the queue.
-            top: The most messages, None for all.
-            bytes_max: The size of bodies in bytes after which no further message is read.
-            now: The current time in microseconds since 1970: messages of conversation groups that are leased now are not read.
+            top: The maximum number of messages; None for all messages.
+            bytes_max: The total size of bodies, in bytes, after which no further message is read.
+            now: The current time in microseconds since 1970, by which leases are evaluated: messages of leased conversation groups are not read.
 
         Returns:
             The messages as in `Session.receive_one`, in order; empty if there are none.
         """
 
     def acknowledge(self, queuing_orders: list[int], /, *, is_retained: bool) -> int:
-        """Takes messages that were read before with `read_next_group`; returns how many were still there. Requires a transaction."""
+        """Removes messages that `read_next_group` has read; returns how many were still in the queue. Requires a transaction."""
 
     def close(self) -> None:
         """Releases the statements, so that the connection can be closed."""
 
 @disjoint_base
 class WriteLock:
-    """The write lock of a file within a process, first come, first served, and the connection that is kept with it. No method waits."""
+    """The write lock of a file within a process (first come, first served), and the connection that is kept with it. No method waits."""
 
     def __new__(cls) -> Self: ...
     @property
@@ -483,17 +487,17 @@ class WriteLock:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the shared memory names the holder of this lock; it may name that of another lock of this process."""
+        """Whether the shared memory names the holder of this lock; it may name the holder of another lock of this process."""
 
     @property
     def waiting(self) -> int:
         """The number of waiting threads."""
 
     def try_acquire(self, holder: int, /) -> bool:
-        """Takes the lock if it is free; returns whether it was."""
+        """Takes the lock if it is free; returns whether it was free."""
 
     def acquire_or_enqueue(self, signal: object, holder: int, /) -> bool:
-        """Takes the lock if it is free, and otherwise adds the thread to the waiting threads.
+        """Takes the lock if it is free; otherwise adds the thread to the waiting threads.
 
         Args:
             signal: A locked `threading.Lock`, which is released when the thread gets the lock.
@@ -507,34 +511,34 @@ class WriteLock:
         """Whether a thread waits for the lock."""
 
     def stop_waiting(self, signal: object, /) -> bool:
-        """Removes a thread from the waiting threads; returns whether it has got the lock before."""
+        """Removes a thread from the waiting threads; returns whether the thread had already got the lock."""
 
     def share(self, shared: SharedMemory, /) -> None:
-        """Tells other processes in shared memory who holds the lock of the file."""
+        """Records the holder of the file's lock in shared memory, for other processes."""
 
     def record_call(self, call: int, /) -> None:
-        """Tells other processes that the holder of the lock has made a call of a kind, which is a bit."""
+        """Records for other processes that the holder of the lock has made a kind of call, given as a bit."""
 
     def release(self) -> None:
         """Hands the lock to the thread that has waited longest."""
 
     def keep_connection(self, connection: object, /) -> bool:
-        """Keeps a connection with the lock, unless it has one or none may be kept; returns whether it was kept."""
+        """Keeps a connection with the lock, unless a connection is already kept or keeping is not allowed; returns whether it was kept."""
 
     def take_idle_connection(self) -> Any:
-        """Removes and returns the connection that is kept with the lock; None if there is none or it is in use."""
+        """Removes and returns the connection that is kept with the lock; None if there is no connection or it is in use."""
 
     def connection_in_use(self) -> tuple[Any, int | None] | None:
-        """Returns the connection that the holder of the lock uses, and the holder; None if there is none."""
+        """Returns the connection that the holder of the lock uses, and the holder; None if there is no such connection."""
 
     def set_paused(self, is_paused: bool, /) -> None:
-        """Sets whether the fast path may start no transaction because the process is forking."""
+        """Sets whether the fast path must not start transactions, because the process is forking."""
 
     def close(self) -> None:
-        """Ends the fast path for good; a connection that is returned is closed."""
+        """Ends the fast path permanently; a connection that is returned is closed."""
 
     def mark_inherited(self) -> None:
-        """In a forked process: leaves the transactions of the parent alone."""
+        """In a forked process: prevents any use of the parent's transactions."""
 
     def set_failing(self, is_failing: bool, /) -> None:
         """Sets whether the last commit failed because of the disk."""
@@ -551,20 +555,20 @@ class Counts:
         """Sets whether Python must be notified of each transaction."""
 
     def take(self) -> tuple[int, int, dict[tuple[bool, int], int]]:
-        """Returns the counters and resets them.
+        """Returns and resets the counters.
 
         Returns:
-            The number of sent messages, of RECEIVE statements, and of enqueued messages by whether the receiver's endpoint has received
-            anything over the network, and by its priority.
+            The number of sent messages, the number of RECEIVE statements, and the number of enqueued messages by
+            whether the receiver's endpoint has received anything over the network, and by the priority of the endpoint.
         """
 
 @final
 class SharedMemory:
-    """Memory that the processes that have a database file open share. It exists on Linux only.
+    """Memory that is shared by the processes that have a database file open. Available only on Linux.
 
     Args:
-        path: The file that contains it; created if missing.
-        database: The database file, whose permissions a new file gets.
+        path: The file that contains the memory; created if missing.
+        database: The database file; a new memory file gets its permissions.
         process_id: The id of this process.
 
     Raises:
@@ -575,7 +579,7 @@ class SharedMemory:
         cls, path: str | os.PathLike[str], database: str | os.PathLike[str], process_id: int, /
     ) -> SharedMemory: ...
     def count(self, queue_id: int, /) -> int:
-        """Returns a number of 32 bits that changes with each arrival in a queue."""
+        """Returns a 32-bit number that changes with each arrival in a queue."""
 
     def notify(self, queue_ids: list[int], /) -> None:
         """Wakes the threads of all processes that wait for these queues."""
@@ -592,7 +596,7 @@ class SharedMemory:
 
     @property
     def holder(self) -> tuple[int, int, int] | None:
-        """The process that holds the write lock: its id, since when (in microseconds since 1970), and its calls (as in `record_call`)."""
+        """The process that holds the write lock: its id, the start time in microseconds since 1970, and its calls (as in `record_call`)."""
 
 @disjoint_base
 class Arrivals:
@@ -600,16 +604,16 @@ class Arrivals:
 
     def __new__(cls) -> Self: ...
     def share(self, shared: SharedMemory, /) -> None:
-        """Records arrivals in shared memory from now on, which wakes waiting threads of all processes by itself."""
+        """Records arrivals in shared memory from now on; this also wakes the waiting threads of all processes."""
 
     def count(self, queue_id: int, /) -> int:
         """Returns a number that changes with each arrival in a queue."""
 
     def record(self, queue_ids: list[int], /) -> bool:
-        """Records arrivals in queues; returns whether a thread is waiting that must be woken."""
+        """Records arrivals in queues; returns whether a waiting thread must be woken."""
 
     def add_waiting(self, number: int, /) -> None:
-        """Adds to the number of waiting threads; negative to subtract."""
+        """Adds to the number of waiting threads; a negative number subtracts."""
 
 @final
 class SessionContext:
@@ -617,8 +621,8 @@ class SessionContext:
 
     Args:
         write_lock: The write lock.
-        announcer: Counts commits and wakes receivers without Python: the counters of the instance, the waiters of the database, and the id
-            of the queue that the instance itself reads. If None, commits are not announced.
+        announcer: Counts commits and wakes receivers without Python: the counters of the instance, the arrivals of the
+            database, and the id of the queue that the instance itself reads. If None, commits are not announced.
     """
 
     def __new__(
@@ -627,15 +631,15 @@ class SessionContext:
 
 @disjoint_base
 class Session:
-    """One transaction of a database file, with the fast path of SEND, RECEIVE and commit. Not thread-safe."""
+    """One transaction on a database file, with the fast path for SEND, RECEIVE and commit. Not thread-safe."""
 
     def __new__(cls, context: SessionContext, thread: int, /, *args: object) -> Self: ...
     def open(self) -> bool:
-        """Enters the block, without locking anything yet; returns False if it was entered before."""
+        """Enters the block, without locking anything yet; returns False if the block was entered before."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the block has been entered and not left."""
+        """Whether the block has been entered but not left."""
 
     @property
     def has_begun(self) -> bool:
@@ -650,7 +654,7 @@ class Session:
         """Whether rows have changed since the transaction began."""
 
     def send(self, handle: bytes, body: bytes, message_type_name: str, now: int | None, /) -> bool:
-        """Sends a message on the fast path; returns whether it was sent. Otherwise nothing has changed.
+        """Sends a message on the fast path; returns whether it was sent. If not, nothing has changed.
 
         Args:
             handle: The conversation handle.
@@ -660,7 +664,7 @@ class Session:
         """
 
     def send_batch(self, batches: list[Any], message_type_name: str, now: int | None, /) -> bool:
-        """Sends messages on the fast path; returns whether they were sent. Otherwise nothing has changed.
+        """Sends messages on the fast path; returns whether they were sent. If not, nothing has changed.
 
         Args:
             batches: Record batches with the columns of `Transaction.send_batch`.
@@ -678,12 +682,12 @@ class Session:
         now: int | None,
         /,
     ) -> pa.RecordBatch | None:
-        """Receives messages on the fast path, as `Statements.receive` does; None if there are none or the fast path is not possible."""
+        """Receives messages on the fast path, as `Statements.receive` does; None if there are no messages or the fast path is not possible."""
 
     def receive_one(
         self, queue: str, now: int | None, /
     ) -> tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str] | None:
-        """Receives one message on the fast path; None if there is none or the fast path is not possible.
+        """Receives one message on the fast path; returns None if there is no message or the fast path is not possible.
 
         Returns:
             Body, conversation handle, conversation group id, conversation id, whether the initiator sent it, sequence number, message type,
@@ -691,34 +695,35 @@ class Session:
         """
 
     def begin_fast(self) -> Any:
-        """Starts the transaction if that needs no waiting, and returns the connection for use by Python; None if it has not begun."""
+        """Starts the transaction if possible without waiting; returns the connection for use by Python, or None if the transaction has not begun."""
 
     def adopt(self, connection: object, /) -> None:
-        """Takes over a transaction that Python has started on a connection; the caller holds the lock."""
+        """Takes over a transaction that Python has started on a connection; the caller must hold the lock."""
 
     def take_summary(self) -> tuple[int, list[Any], list[tuple[int, bool]]]:
         """Returns the effects of the fast path since the last call.
 
         Returns:
-            The number of sent messages; where they were stored, with the number of messages there; and for each RECEIVE the queue id, and
-            whether it found nothing.
+            The number of sent messages; the places where they were stored, each with the number of messages; and for
+            each RECEIVE, the queue id and whether it found no messages.
         """
 
     def commit_fast(self) -> tuple[bool, tuple[bool, tuple[int, list[Any], list[tuple[int, bool]]]] | None]:
-        """Commits and leaves the block, unless Python uses the connection too.
+        """Commits and leaves the block, unless Python also uses the connection.
 
         Returns:
-            Whether it has committed; and if Python must announce it, whether rows have changed, and the effects as `take_summary` returns them.
+            Whether the transaction has committed; and if Python must announce the commit, whether rows have changed,
+            and the effects as `take_summary` returns them.
 
         Raises:
-            FileNotFoundError: It has committed, but the file is no longer at its path.
+            FileNotFoundError: The transaction has committed, but the file is no longer at its path.
         """
 
     def release(self) -> bool:
-        """Keeps the connection, on which nothing is open, with the lock and releases it. Returns False if the lock cannot keep it."""
+        """Keeps the connection, on which nothing may be open, with the lock, and releases the lock; returns False if the lock cannot keep it."""
 
     def detach(self) -> Any:
-        """Returns the connection to Python, which must close what is open on it; the lock is still held."""
+        """Returns the connection to Python, which must close everything that is open on it; the lock is still held."""
 
     def end(self) -> None:
         """Leaves the block."""
@@ -727,41 +732,41 @@ def register_wal_vfs(below: str | None, /) -> str | None:
     """Registers a SQLite virtual file system that writes each commit to the WAL in one piece.
 
     Args:
-        below: The name of the VFS to wrap, None for the default.
+        below: The name of the VFS to wrap; None for the default.
 
     Returns:
         The name of the VFS; None if the VFS to wrap does not exist.
     """
 
 def crc32c(data: bytes | memoryview, before: int, /) -> int:
-    """Returns the CRC-32C of bytes that follow others.
+    """Returns the CRC-32C of bytes, continuing from the checksum of preceding bytes.
 
     Args:
-        data: The bytes. A view must be read-only, and nobody may write to the memory behind it during the call.
+        data: The bytes. A view must be read-only, and the memory behind it must not change during the call.
         before: The checksum of the preceding bytes; 0 if there are none.
     """
 
 def decode_fragments(body: bytes | memoryview, /) -> pa.RecordBatch:
-    """Decodes the body of a frame to rows in the wire schema.
+    """Decodes the body of a frame into rows in the wire schema.
 
     Args:
-        body: The bytes from another instance. A view must be read-only, and nobody may write to the memory behind it during the call.
+        body: The bytes from another instance. A view must be read-only, and the memory behind it must not change during the call.
 
     Raises:
-        MalformedDataError: The body is not a valid batch of fragments, or holds a value that no instance sends.
+        MalformedDataError: The body is not a valid batch of fragments, or contains a value that no instance sends.
     """
 
 def header_digests(rows: ArrowStreamExportable, /) -> pa.FixedSizeBinaryArray:
-    """Returns the MD5 of each row's header, with which headers of unencrypted rows are signed: all fields except the body.
+    """Returns the MD5 digest of each row's header (all fields except the body), which signs the headers of unencrypted rows.
 
     Args:
         rows: Rows of `protocol.envelope.ENVELOPE`.
 
     Returns:
-        A digest per row, of type `pa.binary(16)`. For a broker error, which has no sequence number, it includes the body.
+        A digest per row, of type `pa.binary(16)`. For a broker error, which has no sequence number, the digest includes the body.
 
     Raises:
-        SchemaError: A column is missing or has another type.
+        SchemaError: A column is missing or has the wrong type.
     """
 
 def incoming_runs(
@@ -772,33 +777,37 @@ def incoming_runs(
 ]:
     """Finds runs of whole unencrypted messages among received rows.
 
-    The rows of a sender form a run if all of them are whole messages with consecutive sequence numbers that end nothing and acknowledge
-    nothing ahead of the order, have matching signatures, and are of one type and between the same services and brokers.
+    The rows of a sender form a run if all of them are whole messages with consecutive sequence numbers, the same type,
+    services and brokers, and matching signatures, if none of them ends the conversation, and if they acknowledge
+    nothing out of order.
 
     Args:
         rows: Rows of `protocol.envelope.ENVELOPE`.
 
     Returns:
-        The runs, ordered by first row: conversation id, whether the initiator sent them, broker id of the sender and of the receiver, a list of
-        sending service, receiving service, contract and message type, first sequence number, number of messages, total size of their
-        bodies, size of the largest, and the sequence numbers that they acknowledge (-1 if nothing has arrived yet); and for each row the index of its run, -1 for none.
+        The runs, ordered by first row: conversation id, whether the initiator sent the messages, broker ids of the
+        sender and the receiver, a list of sending service, receiving service, contract and message type, first sequence
+        number, number of messages, total size of the bodies, size of the largest body, and the sequence numbers that
+        the messages acknowledge (-1 if nothing has arrived yet). Also, for each row, the index of its run (-1 for
+        none).
 
     Raises:
-        SchemaError: A column is missing or has another type.
+        SchemaError: A column is missing or has the wrong type.
     """
 
 def outgoing_runs(messages: ArrowStreamExportable, /) -> list[tuple[bytes, bool, int, list[int]]] | None:
-    """Finds runs of consecutive sequence numbers among messages that are to be sent.
+    """Finds runs of consecutive sequence numbers among messages to send.
 
     Args:
         messages: Rows of `protocol.storage.MESSAGES`.
 
     Returns:
-        The runs in order: conversation id, whether the initiator sends them, first sequence number, and the size of each body. None if a
-        message has not been read or is an application error, or if a sender has several runs.
+        The runs in order: conversation id, whether the initiator sends the messages, first sequence number, and the
+        size of each body. None if a message has not been read or is an application error, or if a sender has several
+        runs.
 
     Raises:
-        SchemaError: A column is missing or has another type.
+        SchemaError: A column is missing or has the wrong type.
     """
 
 def outgoing_rows(
@@ -821,16 +830,17 @@ def outgoing_rows(
 
     Args:
         messages: Rows of `protocol.storage.MESSAGES`.
-        senders: For each run of `outgoing_runs` the number of messages, the number to send, the sending service, the receiving service and the
-            contract, the broker id of the sender and of the receiver, the priority, the end of the conversation in microseconds since 1970,
-            and the acknowledgement to send with the first message.
+        senders: For each run of `outgoing_runs`: the number of messages, the number of messages to send, the sending
+            service, the receiving service and the contract, the broker ids of the sender and the receiver, the
+            priority, the end of the conversation in microseconds since 1970, and the acknowledgement to send with the
+            first message.
 
     Returns:
         Rows of `protocol.envelope.ENVELOPE`, signed with digests.
 
     Raises:
-        SchemaError: A column is missing or has another type.
-        MalformedDataError: The number of messages differs from that of the runs.
+        SchemaError: A column is missing or has the wrong type.
+        MalformedDataError: The number of messages differs from the number in the runs.
     """
 
 def sender_runs(rows: ArrowStreamExportable, /) -> tuple[list[tuple[bytes, bool, bytes | None, int]], bool]:
@@ -840,11 +850,11 @@ def sender_runs(rows: ArrowStreamExportable, /) -> tuple[list[tuple[bytes, bool,
         rows: Rows of `protocol.envelope.ENVELOPE`.
 
     Returns:
-        The runs in order: conversation id, whether the initiator sends, broker id of the receiver, and number of rows; and whether no row is
-        encrypted.
+        The runs in order: conversation id, whether the initiator sends, broker id of the receiver, and number of rows.
+        Also, whether no row is encrypted.
 
     Raises:
-        SchemaError: A column is missing or has another type.
+        SchemaError: A column is missing or has the wrong type.
     """
 
 def first_hop(rows: ArrowStreamExportable, now: int, /) -> pa.RecordBatch:
@@ -855,7 +865,7 @@ def first_hop(rows: ArrowStreamExportable, now: int, /) -> pa.RecordBatch:
         now: The time from which the time to live counts, in microseconds since 1970.
 
     Raises:
-        SchemaError: A column is missing or has another type.
+        SchemaError: A column is missing or has the wrong type.
     """
 
 def normalize_address(text: str, /) -> str:

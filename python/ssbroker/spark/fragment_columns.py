@@ -106,7 +106,7 @@ class FragmentColumns:
         return types, names
 
     def _sort_columns(self, column: Mapping[str, Column]) -> list[Column]:
-        """Returns the columns to sort by: the fragment's position, then all others, which gives rows at one position a fixed order, signed rows first."""
+        """Returns the columns to sort by: the fragment's position, then all others, for a fixed order of rows at one position, signed rows first."""
         position = ("message_sequence_number", "fragment_number", "fragment_count")
         signatures = ("message_signature", "fragment_signature")
         extra = {extra_name(number): field.dataType for number, field in enumerate(self.extra)}
