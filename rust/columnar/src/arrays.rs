@@ -10,12 +10,12 @@ use ssbroker_core::{Guid, Invalid, InvalidKind};
 
 use crate::error::{Error, Result, internal};
 
-/// The most bytes of a result batch, unless a single row is larger.
+/// The maximum size of a result batch in bytes, unless a single row is larger.
 pub(crate) const BATCH_BYTES: usize = 64 << 20;
-/// The most rows of a result batch.
+/// The maximum number of rows in a result batch.
 pub(crate) const BATCH_ROWS: usize = 1 << 20;
 
-/// The most bytes of a text column.
+/// The maximum size of a text column in bytes.
 const TEXT_BYTES_MAX: usize = i32::MAX as usize;
 
 /// Builds a column of GUIDs or digests.
@@ -56,8 +56,8 @@ fn texts_within<'a>(
     Ok(Arc::new(texts.finish()))
 }
 
-/// Divides rows of these sizes into ranges of at most `bytes` bytes and `rows` rows, or of one larger row. Without
-/// rows, returns one empty range.
+/// Divides rows of these sizes into ranges of at most `bytes` bytes and `rows` rows; a larger row gets its own range.
+/// If there are no rows, returns one empty range.
 pub(crate) fn split_rows(sizes: impl Iterator<Item = usize>, bytes: usize, rows: usize) -> Vec<Range<usize>> {
     let (mut ranges, mut start, mut held, mut end) = (Vec::new(), 0, 0usize, 0);
     for size in sizes {

@@ -26,7 +26,7 @@ pub struct CatalogTables {
 /// Reads and validates a catalog.
 ///
 /// # Errors
-/// A column is missing or mistyped, or a value is invalid.
+/// A column is missing or has the wrong type, or a value is invalid.
 pub fn read_catalog(tables: &CatalogTables, settings: Settings, seed: Seed) -> Result<Catalog> {
     let mut builder = CatalogBuilder::new(seed, settings)?;
     for source in sources(&tables.databases, "databases.") {
@@ -115,7 +115,7 @@ fn read_services(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()>
 /// Returns the routes of a catalog, in input order.
 ///
 /// # Errors
-/// A text is not valid UTF-8, or those of a column exceed 2 GiB.
+/// A text is not valid UTF-8, or the texts of a column exceed 2 GiB.
 pub fn routes_batch(catalog: &Catalog) -> Result<RecordBatch> {
     let rows = catalog.routes();
     let name_of = |route: &RouteRow| (route.service != ssbroker_core::NONE).then(|| catalog.name(route.service));
@@ -134,10 +134,10 @@ pub fn routes_batch(catalog: &Catalog) -> Result<RecordBatch> {
     batch(routes_schema(), columns)
 }
 
-/// Returns the databases of a catalog: the given ones, those that only routes name, and `msdb`.
+/// Returns the databases of a catalog: the given databases, databases that only routes name, and `msdb`.
 ///
 /// # Errors
-/// A text is not valid UTF-8, or those of a column exceed 2 GiB.
+/// A text is not valid UTF-8, or the texts of a column exceed 2 GiB.
 pub fn databases_batch(catalog: &Catalog) -> Result<RecordBatch> {
     let rows = catalog.databases();
     let columns: Vec<ArrayRef> = vec![
@@ -151,7 +151,7 @@ pub fn databases_batch(catalog: &Catalog) -> Result<RecordBatch> {
 /// Returns the services of a catalog, in input order.
 ///
 /// # Errors
-/// A text is not valid UTF-8, or those of a column exceed 2 GiB.
+/// A text is not valid UTF-8, or the texts of a column exceed 2 GiB.
 pub fn services_batch(catalog: &Catalog) -> Result<RecordBatch> {
     let rows = catalog.services();
     let database = |number: u16| &*catalog.databases()[usize::from(number)].name;

@@ -54,7 +54,7 @@ impl ReassemblyKernel {
     /// Restores a kernel from a checkpoint.
     ///
     /// # Errors
-    /// The bytes are truncated, altered, contradictory or of another version.
+    /// The bytes are truncated, altered, inconsistent or of another version.
     pub fn restore(bytes: &[u8], seed: Seed) -> Result<Self> {
         let (state, count, extra) = split_checkpoint(bytes).map_err(invalid)?;
         let (extra_schema, stored) = if extra.is_empty() {

@@ -37,10 +37,10 @@ fn integer_of<T: Integer>() -> String {
     format!("a {}-bit integer", 8 * size_of::<T::Native>())
 }
 
-/// Names of fewer letters are too similar to others by chance.
+/// Shorter names are too likely to resemble others by chance.
 const LETTERS_MIN: usize = 8;
 
-/// Whether a column name differs only in case, separators, or one letter of a long name, or is another usual name of
+/// Whether a column name differs only in case, separators, or one letter of a long name, or is another common name for
 /// the column.
 #[must_use]
 pub fn is_misspelling(found: &str, name: &str) -> bool {
@@ -63,7 +63,7 @@ fn differ_by_one(one: &[u8], other: &[u8]) -> bool {
     ends(one, other, [1, 0]) || ends(one, other, [0, 1]) || ends(one, other, [1, 1]) || is_swapped()
 }
 
-/// Other usual names of optional columns, which would be ignored silently.
+/// Other common names for optional columns, which would otherwise be ignored silently.
 fn other_names(name: &str) -> &'static [&'static str] {
     match name {
         conversations::TO_BROKER_INSTANCE => &["far_broker_instance", "to_broker_id", "to_broker_guid"],
@@ -225,7 +225,7 @@ impl<'a> Source<'a> {
         }))
     }
 
-    /// Reads 1 and 0, as SQL Server has them, as booleans.
+    /// Reads 1 and 0, which SQL Server returns for `bit` columns, as booleans.
     fn booleans_of_integers(&self, name: &str, array: &ArrayRef) -> Result<BooleanArray> {
         let values = self.wide_integers(name, array, "bool")?;
         let boolean = |(row, value): (usize, Option<i128>)| match value {
@@ -324,7 +324,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// Reads floating-point numbers without a fraction: pandas has them in a column of integers with missing values.
+    /// Reads floating-point numbers without a fraction: pandas uses them for integer columns with missing values.
     fn whole_numbers(
         &self,
         name: &str,

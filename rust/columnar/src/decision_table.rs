@@ -11,7 +11,7 @@ use crate::columns::Source;
 use crate::error::{Result, internal};
 use crate::schema::{conversations as columns, decision_table_schema};
 
-/// Returns the decision table for the time `now`, in microseconds since 1970; `None` for a router that takes turns.
+/// Returns the decision table for the time `now`, in microseconds since 1970; `None` for a router with `round_robin`.
 ///
 /// # Errors
 /// The texts of a column exceed 2 GiB.
@@ -56,7 +56,7 @@ pub fn decision_table(index: &RouteIndex, now: i64) -> Result<Option<RecordBatch
 /// Returns the hashes that select rows of the decision table: a column `hash` for the column `conversation_id`.
 ///
 /// # Errors
-/// The column is missing or mistyped, or a value is not a GUID.
+/// The column is missing or has the wrong type, or a value is not a GUID.
 pub fn tie_break_hashes(conversations: &RecordBatch, first_row: usize) -> Result<RecordBatch> {
     let source = Source { batch: conversations, table: "", first_row };
     let ids = source.required_guids_or_null(columns::CONVERSATION_ID)?;

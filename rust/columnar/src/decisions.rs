@@ -33,7 +33,7 @@ pub(crate) trait DecisionSink {
 /// Larger dictionaries are reduced to the values in use, unless the batch is much larger.
 const DICTIONARY_SMALL: usize = 16_384;
 
-/// The size of the zeros shared by all columns without values.
+/// The size of the zero buffer shared by all columns without values.
 const ZEROS: usize = 1 << 20;
 
 /// The columns of a batch of decisions, with dictionaries not yet combined.
@@ -57,7 +57,7 @@ pub struct DictionaryColumn {
     values: ArrayRef,
 }
 
-/// What all batches share: dictionary values, and zeros.
+/// What all batches share: dictionary values and zeros.
 #[derive(Debug)]
 pub(crate) struct SharedValues {
     outcomes: ArrayRef,
@@ -98,7 +98,7 @@ impl DecisionColumns {
     /// Returns the record batch. `dictionary` combines codes and values.
     ///
     /// # Errors
-    /// None is known; the batch is checked against its schema.
+    /// Never expected; the batch is checked against its schema.
     pub fn into_batch(self, dictionary: impl Fn(DictionaryColumn) -> ArrayRef) -> Result<RecordBatch> {
         let columns = self.columns.into_iter().map(|column| match column {
             Column::Values(values) => values,

@@ -31,7 +31,7 @@ const HAS_LIFETIME: u16 = 1 << 6;
 /// includes the body.
 ///
 /// # Errors
-/// A column is missing or has another type.
+/// A column is missing or has the wrong type.
 pub fn header_digests(batches: &[RecordBatch]) -> Result<ArrayRef> {
     let mut digests = Vec::new();
     for batch in batches {
@@ -196,7 +196,7 @@ fn value(column: &FixedSizeBinaryArray, row: usize) -> Option<&[u8]> {
     column.is_valid(row).then(|| column.value(row))
 }
 
-/// Null counts as zero, whatever the value buffer holds.
+/// Null counts as zero, whatever the value buffer contains.
 fn value_or_zero(is_valid: bool, value: i64) -> i64 {
     if is_valid { value } else { 0 }
 }
@@ -224,7 +224,7 @@ pub struct SenderRun {
 /// Returns the runs of rows with the same sender, and whether no row is encrypted.
 ///
 /// # Errors
-/// A column is missing or has another type.
+/// A column is missing or has the wrong type.
 pub fn sender_runs(batches: &[RecordBatch]) -> Result<(Vec<SenderRun>, bool)> {
     let (mut runs, mut is_unencrypted) = (Vec::<SenderRun>::new(), true);
     for batch in batches {
@@ -253,7 +253,7 @@ pub fn sender_runs(batches: &[RecordBatch]) -> Result<(Vec<SenderRun>, bool)> {
 /// Returns the hop fields of new rows: hops remaining, time to live in seconds from `now`, and time consumed (0).
 ///
 /// # Errors
-/// A column is missing or has another type.
+/// A column is missing or has the wrong type.
 pub fn first_hop(batches: &[RecordBatch], now: i64) -> Result<RecordBatch> {
     let mut left = Vec::new();
     for batch in batches {

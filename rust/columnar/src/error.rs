@@ -13,7 +13,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A value is invalid.
     Invalid(Invalid),
-    /// The buffers of a column contradict each other.
+    /// The buffers of a column are inconsistent.
     Malformed {
         /// The column.
         column: String,
@@ -24,7 +24,7 @@ pub enum Error {
     },
     /// Not a valid checkpoint of a reassembly.
     State(String),
-    /// A column is missing or has another type.
+    /// A column is missing or has the wrong type.
     Schema {
         /// The column.
         column: String,
@@ -68,12 +68,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Reports that our own columns do not form a batch. None is known to, but an error is better than a panic.
+/// Reports that our own columns do not form a batch. This should never happen, but an error is better than a panic.
 pub(crate) fn internal(error: &ArrowError) -> Error {
     Error::Internal(format!("the columns of a result do not fit together: {error}"))
 }
 
-/// Names a type as pyarrow does if it is a common one, since the caller uses pyarrow.
+/// Names a common type as pyarrow does, because the caller uses pyarrow.
 #[must_use]
 pub fn type_name(data_type: &DataType) -> String {
     match data_type {

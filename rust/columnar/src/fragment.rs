@@ -20,7 +20,7 @@ use crate::view::BytesView;
 
 /// The number of bodies to digest at a time.
 const BLOCK: usize = 8_192;
-/// The most bytes of an Arrow value.
+/// The maximum size of an Arrow value in bytes.
 const BODY_BYTES_MAX: usize = i32::MAX as usize;
 
 /// The message's row, and the fragment number.
@@ -59,7 +59,7 @@ enum Offsets<'a> {
 /// batch's first row in the whole input, for errors. Returns at least one batch.
 ///
 /// # Errors
-/// A column is missing or mistyped, or a value is invalid.
+/// A column is missing or has the wrong type, or a value is invalid.
 pub fn fragment(
     batch: &RecordBatch,
     first_row: usize,
@@ -218,7 +218,7 @@ impl<'a> Messages<'a> {
         Ok(Arc::new(bodies.map_err(|error| internal(&error))?))
     }
 
-    /// Signs fragments; the only fragment of a message has the digest of the message.
+    /// Signs fragments; if a message has only one fragment, that fragment has the digest of the message.
     fn fragment_signatures(&self, parts: &[FragmentIndex]) -> Vec<Digest> {
         let is_whole = |part: &FragmentIndex| self.counts[part.0 as usize] == 1;
         let bodies: Vec<&[u8]> = parts.iter().filter(|part| !is_whole(part)).map(|&part| self.part(part)).collect();

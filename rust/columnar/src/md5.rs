@@ -9,7 +9,7 @@ use crate::error::{Error, Result, type_name};
 use crate::masks::{ones, set_bits};
 use crate::view::BytesView;
 
-/// The number of values to digest at a time, enough to keep the vector lanes busy with long ones.
+/// The number of values to digest at a time, enough to keep the vector lanes busy with long values.
 const BLOCK: usize = 8_192;
 const VALUES: &str = "values";
 
@@ -17,7 +17,7 @@ const VALUES: &str = "values";
 /// first value in the whole input, for errors.
 ///
 /// # Errors
-/// The column has another type, or a value cannot be read.
+/// The column has the wrong type, or a value cannot be read.
 pub fn md5(array: &ArrayRef, first_row: usize) -> Result<ArrayRef> {
     let view = BytesView::new(array).ok_or_else(|| Error::Schema {
         column: VALUES.to_owned(),

@@ -1,4 +1,4 @@
-//! Runs of whole messages of one sender: those received from the network, and those waiting to be sent.
+//! Runs of whole messages from one sender, either received from the network or waiting to be sent.
 //!
 //! Working on runs avoids handling each message separately. Everything about a row that can be checked without
 //! knowing its conversation is checked here.
@@ -22,7 +22,7 @@ use crate::envelope::{EnvelopeColumns, UNENCRYPTED, column, digests_of, fixed_16
 use crate::error::{Error, Result, internal};
 use crate::schema::{fragments, wire, wire_schema};
 
-/// The run of a row that is in none.
+/// The run number of rows that are in no run.
 const NONE: i32 = -1;
 
 /// A run of received messages.
@@ -38,7 +38,7 @@ pub struct IncomingRun {
     pub to_broker: Option<[u8; 16]>,
     /// The sending service, the receiving service, the contract and the message type.
     pub names: [String; 4],
-    /// The sequence number of the first message; the others follow without gaps.
+    /// The sequence number of the first message; the rest follow without gaps.
     pub first: i64,
     /// The number of messages.
     pub count: usize,
@@ -46,7 +46,7 @@ pub struct IncomingRun {
     pub body_bytes: usize,
     /// The size of the largest body.
     pub longest: usize,
-    /// The sequence numbers that they acknowledge, in order; -1 for an acknowledgement that nothing has arrived.
+    /// The acknowledged sequence numbers, in order; -1 for an acknowledgement that nothing has arrived.
     pub acked: Vec<i64>,
 }
 
@@ -59,12 +59,12 @@ pub struct IncomingRuns {
     pub of_rows: Int32Array,
 }
 
-/// Finds runs. The rows of a sender form a run if all of them are whole messages with consecutive sequence numbers
-/// that end nothing and acknowledge nothing ahead of the order, have matching signatures, and are of one type and
-/// between the same services and brokers.
+/// Finds runs. The rows of a sender form a run if all of them are whole messages of one type, between the same services
+/// and brokers, with consecutive sequence numbers and matching signatures, and none of them ends the conversation or
+/// acknowledges messages out of order.
 ///
 /// # Errors
-/// A column is missing or has another type.
+/// A column is missing or has the wrong type.
 pub fn incoming_runs(batches: &[RecordBatch]) -> Result<IncomingRuns> {
     let mut found: Vec<Option<IncomingRun>> = Vec::new();
     let mut positions: HashMap<([u8; 16], bool), usize> = HashMap::new();
@@ -95,7 +95,7 @@ pub fn incoming_runs(batches: &[RecordBatch]) -> Result<IncomingRuns> {
     Ok(IncomingRuns { runs: found.into_iter().flatten().collect(), of_rows })
 }
 
-/// Returns which rows are unencrypted whole messages with matching signatures. Only candidates are digested.
+/// Returns which rows are unencrypted whole messages with matching signatures. Only candidate rows are digested.
 fn whole_messages(columns: &EnvelopeColumns<'_>, batch: &RecordBatch) -> Result<Vec<bool>> {
     let signatures = EnvelopeColumns::signature(batch)?;
     let rows: Vec<usize> = (0..batch.num_rows()).filter(|&row| is_candidate(columns, row)).collect();
@@ -194,7 +194,7 @@ pub struct OutgoingRun {
 pub struct RunEnvelope {
     /// The number of waiting messages.
     pub message_count: usize,
-    /// The number of messages to send; they are the first ones.
+    /// The number of messages to send, from the start of the run.
     pub send_count: usize,
     /// The sending service, the receiving service and the contract.
     pub names: [String; 3],
@@ -206,8 +206,8 @@ pub struct RunEnvelope {
     pub priority: i8,
     /// When the conversation ends, in microseconds since 1970.
     pub lifetime: Option<i64>,
-    /// The acknowledgement to send with the first message: the last acknowledged sequence number, and what has
-    /// arrived beyond it.
+    /// The acknowledgement to send with the first message: the last acknowledged sequence number, and the messages that
+    /// have arrived beyond it.
     pub acknowledgement: Option<(Option<i64>, Vec<u8>)>,
 }
 
@@ -215,7 +215,7 @@ pub struct RunEnvelope {
 /// error, or if a sender has several runs; these messages must be handled one at a time.
 ///
 /// # Errors
-/// A column is missing or has another type.
+/// A column is missing or has the wrong type.
 pub fn outgoing_runs(batches: &[RecordBatch]) -> Result<Option<Vec<OutgoingRun>>> {
     let mut runs: Vec<OutgoingRun> = Vec::new();
     for batch in batches {
@@ -250,7 +250,7 @@ pub fn outgoing_runs(batches: &[RecordBatch]) -> Result<Option<Vec<OutgoingRun>>
 /// Builds the envelope rows of waiting messages, with their digests.
 ///
 /// # Errors
-/// A column is missing or has another type, or the number of messages differs from that of the runs.
+/// A column is missing or has the wrong type, or the number of messages differs from that of the runs.
 pub fn outgoing_rows(batches: &[RecordBatch], envelopes: &[RunEnvelope]) -> Result<Vec<RecordBatch>> {
     let mut positions = envelopes.iter().enumerate().flat_map(|(run, each)| {
         (0..each.message_count).map(move |position| RunMessage { run, position, is_sent: position < each.send_count })

@@ -12,13 +12,12 @@ use crate::columns::Source;
 use crate::error::{Result, internal};
 use crate::schema::{fragments, received_schema, waiting_schema, wire};
 
-/// The most bytes of a binary column.
+/// The maximum size of a binary column in bytes.
 const BYTES_MAX: usize = i32::MAX as usize;
 
 /// Reads the messages to send from a batch.
 ///
-/// Returns `None` if a column or row is invalid or unusual; the caller then reports it or handles it in another
-/// way.
+/// Returns `None` if a column or row is invalid or unusual; the caller then reports it or handles it differently.
 #[must_use]
 pub fn read_outgoing<'a>(batch: &'a RecordBatch, message_type_name: &'a str) -> Option<Vec<Outgoing<'a>>> {
     let source = Source { batch, table: "", first_row: 0 };
@@ -119,7 +118,7 @@ pub fn transmission_batch(outbox: Outbox) -> Result<RecordBatch> {
 /// Returns the bodies of all rows without copying.
 ///
 /// # Errors
-/// The column is missing, of another type or contains null, or a batch is malformed.
+/// The column is missing, has the wrong type or contains null, or a batch is malformed.
 pub fn message_bodies(batches: &[RecordBatch]) -> Result<Vec<&[u8]>> {
     let mut found = Vec::new();
     let mut first_row = 0;

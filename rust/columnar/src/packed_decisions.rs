@@ -1,8 +1,8 @@
-//! Decisions packed into one number each, for callers to whom a column costs more than arithmetic.
+//! Decisions packed into one number each, for callers for which a column costs more than arithmetic.
 //!
 //! From the lowest bit: step (4 bits, 15 for none), reason (4), outcome (3), destination (20), whether there is no
 //! route (1), route id (32). Destination 0 means none. Destinations are the addresses in normal form, sorted by
-//! bytes, followed by the databases, sorted by name; so equal catalogs have equal destinations.
+//! bytes, followed by the databases, sorted by name; so identical catalogs have identical destinations.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ const DESTINATION: u32 = 11;
 const NO_ROUTE: i64 = 1 << 31;
 const ROUTE: u32 = 32;
 const NO_STEP: i64 = 15;
-/// The most destinations: their texts are sent with every task.
+/// The maximum number of destinations: their texts are sent with every task.
 const DESTINATIONS: usize = 1 << 16;
 
 /// The destinations of a catalog, by the numbers that addresses and databases have in this process.

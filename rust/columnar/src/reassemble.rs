@@ -83,8 +83,8 @@ impl ReassemblyKernel {
     /// Pushes all fragments of the batches in one push.
     ///
     /// # Errors
-    /// A column is missing or mistyped, or a value is invalid; then nothing has changed. Or the result cannot be built,
-    /// which is a bug; then its messages are lost, and all later calls fail.
+    /// A column is missing or has the wrong type, or a value is invalid (then nothing has changed); or the result
+    /// cannot be built, which is a bug; then its messages are lost, and all later calls fail.
     pub fn push(&mut self, batches: &[RecordBatch], keys: SessionKeySource<'_>) -> Result<Reassembled> {
         self.check_usable()?;
         let (mut fragments, mut extra, mut starts, mut first_row) = (Vec::new(), Vec::new(), Vec::new(), 0);

@@ -22,7 +22,7 @@ pub struct RouteKernel {
     index: RouteIndex,
     shared: SharedValues,
     destinations: Option<Destinations>,
-    /// Scratch memory, one for each batch that was ever routed concurrently.
+    /// Scratch memory, one for each batch that was routed concurrently.
     scratch_pool: Mutex<Vec<Scratch>>,
 }
 
@@ -72,7 +72,7 @@ impl RouteKernel {
     /// of the batch's first row in the whole input, for errors.
     ///
     /// # Errors
-    /// A column is missing or mistyped, or a value is invalid; then nothing is decided.
+    /// A column is missing or has the wrong type, or a value is invalid; then nothing is decided.
     pub fn route(&self, batch: &RecordBatch, now: i64, first_row: usize) -> Result<DecisionColumns> {
         let mut decisions = DecisionBuilder::new(batch.num_rows(), &self.shared);
         self.decide_into(batch, now, first_row, &mut decisions)?;
@@ -148,7 +148,7 @@ impl RouteKernel {
     /// rows. Parameters are those of `route`.
     ///
     /// # Errors
-    /// A column is missing, mistyped or unreadable.
+    /// A column is missing, has the wrong type or is unreadable.
     pub fn invalid_rows(&self, batch: &RecordBatch, first_row: usize) -> Result<RecordBatch> {
         let conversations = self.columns(Source { batch, table: "", first_row })?;
         let mut input = BlockInput::new();
@@ -339,10 +339,10 @@ impl<'a> BlockInput<'a> {
     }
 }
 
-/// How many names of databases a batch remembers at most.
+/// The maximum number of database names that a batch remembers.
 const RECENT_DATABASES: usize = 16;
 
-/// Returns where a batch remembers a database, instead of another one with the same slot.
+/// Returns the slot in which a batch remembers a database; databases with the same slot replace each other.
 #[inline]
 fn database_slot(name: &[u8]) -> usize {
     let ends = name.first().zip(name.last()).map_or(0, |(&first, &last)| usize::from(first) * 3 + usize::from(last));

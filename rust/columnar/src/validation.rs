@@ -1,8 +1,8 @@
 //! Validation of columns of any type.
 //!
-//! A slice of a nested column comes with all children of the whole column, and a dictionary with all its values. For
-//! a table that is pushed in many slices, validating everything for each slice would be slow, so only what the rows
-//! refer to is validated.
+//! A slice of a nested column includes all children of the whole column, and a dictionary includes all its values. If a
+//! table is pushed in many slices, validating everything for each slice would be slow, so only the values that the rows
+//! refer to are validated.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ const UNION_IDS: usize = 128;
 /// Removes values that the rows do not refer to from dense unions and run-end encoded columns; returns other
 /// columns unchanged.
 ///
-/// These two are the types of which all values are validated and encoded.
+/// For these two types, all values are validated and encoded.
 pub(crate) fn without_unused_values(array: &ArrayRef) -> Arrow<ArrayRef> {
     match array.data_type() {
         DataType::Union(_, UnionMode::Dense) => union(array.as_union()),

@@ -35,7 +35,7 @@ enum Layout<'a> {
 }
 
 impl<'a> BytesView<'a> {
-    /// Creates a view of `array`; `None` if it does not hold byte strings.
+    /// Creates a view of `array`; `None` if it does not contain byte strings.
     pub(crate) fn new(array: &'a dyn Array) -> Option<Self> {
         let is_text = is_text(array.data_type());
         let (len, nulls) = (array.len(), array.nulls());
@@ -278,7 +278,7 @@ fn dictionary<'a>(array: &'a dyn Array, key: &DataType) -> Option<Layout<'a>> {
 
 // Byte strings between offsets in one buffer.
 
-/// The most bytes to prefetch.
+/// The maximum number of bytes to prefetch.
 const AHEAD_MAX: usize = 8_192;
 
 /// An offset, view or key is out of bounds.

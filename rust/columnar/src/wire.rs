@@ -2,8 +2,8 @@
 //!
 //! The body of a frame is one encapsulated Arrow IPC message: a marker, the length of the metadata, the metadata,
 //! and the buffers. The metadata is checked against the actual length first; only then does arrow-rs build columns
-//! from the buffers and validate them. All columns are slices of the body, so the result is no larger than what was
-//! received.
+//! from the buffers and validate them. All columns are slices of the body, so the result is no larger than the received
+//! data.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ const PREFIX: usize = 8;
 const ALIGNMENT: usize = 8;
 /// Arrow pads buffers to a multiple of at most this.
 const PADDING_MAX: usize = 64;
-/// A batch of this schema needs less than half of it.
+/// A batch of this schema needs less than half of this.
 const METADATA_MAX: usize = 8 << 10;
 /// A batch is a message and its contents. `FlatBuffers` can share tables, so that a few bytes expand to millions of
 /// tables; this limits them.
@@ -45,12 +45,12 @@ const NAME_MAX: i64 = 1_024;
 const AHEAD_MAX: i64 = 512 * 24;
 /// Two RSA keys of 16,384 bits and the other fields need less.
 const KEY_EXCHANGE_MAX: i64 = 8 << 10;
-/// How often a row may be forwarded.
+/// The maximum number of times a row may be forwarded.
 pub(crate) const HOPS: i8 = 16;
 /// The end of the year 9999.
 const TIMESTAMP_MAX: i64 = 253_402_300_799_999_999;
 
-/// Returns the CRC-32C of bytes that follow others; `before` is the checksum of those, or 0.
+/// Returns the CRC-32C of `bytes` after earlier bytes; `before` is the checksum of the earlier bytes, or 0.
 #[must_use]
 pub fn crc32c(bytes: &[u8], before: u32) -> u32 {
     crc32c::crc32c_append(before, bytes)
@@ -59,7 +59,7 @@ pub fn crc32c(bytes: &[u8], before: u32) -> u32 {
 /// Decodes the rows of a body, sharing its memory.
 ///
 /// # Errors
-/// The bytes are not a batch of this schema, are contradictory, or hold a value that no instance sends.
+/// The bytes are not a batch of this schema, are inconsistent, or contain a value that no instance sends.
 pub fn decode_fragments(body: &Buffer) -> Result<RecordBatch> {
     let (metadata, buffers) = split(body)?;
     let message = root_as_message_with_opts(&METADATA, metadata)
@@ -160,7 +160,7 @@ fn check_metadata(schema: &Schema, batch: arrow_ipc::RecordBatch<'_>, len: usize
     Ok(())
 }
 
-/// Checks that the buffers contain nothing but values and padding, because the rows keep the whole body in memory.
+/// Checks that the buffers contain only values and padding, because the rows keep the whole body in memory.
 fn check_size(rows: &RecordBatch, len: usize, buffers: usize) -> Result<()> {
     let mut needed = buffers * PADDING_MAX;
     for column in rows.columns() {

@@ -27,7 +27,7 @@ pub const LOCAL: AddressId = 0;
 /// The address TRANSPORT.
 pub const TRANSPORT: AddressId = 1;
 
-/// The name of the user database if the tables name none.
+/// The name of the user database if the tables do not name one.
 const DEFAULT_DATABASE: &[u8] = b"user";
 const FIRST_ROUTE_ID: i32 = 65_536;
 const DATABASES_MAX: usize = 65_000;
@@ -46,7 +46,7 @@ pub struct Database {
 /// A row of `sys.routes`; names and addresses are stored as numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRow {
-    /// The database that holds the route.
+    /// The database in which the route is defined.
     pub database: u16,
     /// The route id, unique within its database.
     pub route_id: i32,
@@ -85,7 +85,7 @@ pub struct Catalog {
     pub(crate) user_database: Option<u16>,
     pub(crate) own_addresses: Vec<AddressId>,
     pub(crate) pending: Vec<NameId>,
-    /// Their numbers are those of the databases.
+    /// Numbered like the databases.
     pub(crate) database_names: Interner,
     pub(crate) route_names: Texts,
     pub(crate) address_texts: Interner,
@@ -135,7 +135,7 @@ impl Catalog {
         self.database_names.find(name).map(|number| number as u16)
     }
 
-    /// Returns what is expected instead of an unknown database.
+    /// Returns the text that tells which databases are expected instead of an unknown database.
     #[must_use]
     pub fn expected_database(&self) -> String {
         format!("one of {}", self.database_list())
@@ -195,7 +195,7 @@ impl Catalog {
         (route.mirror_text != NONE).then(|| self.address_texts.texts().get(route.mirror_text))
     }
 
-    /// Whether an address is one of the instance's own (R41).
+    /// Whether an address belongs to this instance (R41).
     #[must_use]
     #[inline]
     pub fn is_own(&self, address: AddressId) -> bool {
@@ -212,7 +212,7 @@ impl Catalog {
 /// Settings of the whole instance.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The instance's own addresses, as given.
+    /// The addresses of the instance, as given.
     pub addresses: Vec<String>,
     /// Whether message forwarding is on.
     pub message_forwarding: bool,
@@ -256,7 +256,7 @@ impl CatalogBuilder {
     /// Creates a builder for an instance with these settings.
     ///
     /// # Errors
-    /// One of the instance's own addresses is not a network address.
+    /// An address of the instance is not a network address.
     pub fn new(seed: Seed, settings: Settings) -> Result<Self, Invalid> {
         let mut addresses = Interner::new(seed);
         addresses.intern(b"LOCAL");
@@ -335,7 +335,7 @@ impl CatalogBuilder {
     /// Adds a row of `sys.routes`.
     ///
     /// # Errors
-    /// An address is invalid, or the database is omitted and the catalog has several.
+    /// An address is invalid, or the database is omitted and the catalog has several user databases.
     pub fn route(&mut self, row: usize, input: RouteInput<'_>) -> Result<(), Invalid> {
         let database = match input.database {
             Some(name) => match self.catalog.database(name) {
@@ -372,10 +372,10 @@ impl CatalogBuilder {
         Ok(())
     }
 
-    /// Call after the last route: assigns the omitted route ids and adds `msdb` if it is missing.
+    /// Assigns the omitted route ids and adds `msdb` if it is missing. Call after the last route.
     ///
     /// # Errors
-    /// A route id occurs twice in a database, or there is no free id left.
+    /// A route id occurs twice in a database, or no id is free.
     pub fn finish_routes(&mut self) -> Result<(), Invalid> {
         if self.catalog.database(MSDB).is_none() {
             self.add_database(MSDB, None, true)?;

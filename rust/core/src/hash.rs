@@ -9,7 +9,7 @@ pub struct Seed(pub [u64; 2]);
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const KEYS: usize = 64;
 const BLOCK: usize = KEYS * 8;
-/// The most bytes that three chunks can cover.
+/// The maximum number of bytes that three chunks can cover.
 const THREE_CHUNKS: usize = 48;
 
 #[inline]

@@ -113,7 +113,7 @@ impl Model {
         is_there
     }
 
-    /// Removes a direction that has nothing left.
+    /// Removes a direction that has become empty.
     fn tidy(&mut self, id: Id) {
         self.directions.retain(|other, direction| *other != id || direction.is_verified || !direction.messages.is_empty());
     }

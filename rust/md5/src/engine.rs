@@ -93,7 +93,8 @@ impl Engine {
     }
 }
 
-/// Limits the vectors that this process uses, so that one machine can measure and test the code for others.
+/// Limits the length of the vectors that this process uses, so that one machine can measure and test the code for
+/// others.
 pub fn limit_vectors(bits_max: u32) {
     VECTOR_BITS_MAX.store(bits_max, Ordering::Relaxed);
 }

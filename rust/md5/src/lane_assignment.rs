@@ -1,9 +1,9 @@
 //! Assigns messages to lanes.
 //!
-//! The full blocks of a message are processed without copying. All lanes advance together by the number of blocks
-//! that the shortest one has left; then that lane gets the next message. The last one or two blocks of a message,
-//! which contain padding and length, are built separately and wait until there is one for every lane. Meanwhile,
-//! the state of a message is stored in the place of its digest.
+//! The full blocks of a message are processed without copying. All lanes advance together by the number of blocks that
+//! remain in the shortest lane; then that lane gets the next message. The last one or two blocks of a message, which
+//! contain padding and length, are built separately and wait until there is one for every lane. Meanwhile, the state of
+//! a message is stored in place of its digest.
 //!
 //! A long message at the end would leave lanes idle, so the longest messages come first and the others in order.
 
@@ -14,12 +14,12 @@ use crate::scalar::{compress, digest, digest_of, length_block, words_of};
 use std::cmp::Reverse;
 use std::{mem, slice};
 
-/// Scalar code is faster for fewer messages: an AVX-512 vector takes as long as 2.25 scalar digests.
+/// For fewer messages, scalar code is faster: an AVX-512 vector takes as long as 2.25 scalar digests.
 pub(crate) const LANES_MIN: usize = 3;
 
-/// Lines at this distance are in the same set of a first-level cache, which has room for 8 or 12.
+/// Cache lines at this distance belong to the same set of a first-level cache, which has room for 8 or 12 lines.
 const SET_DISTANCE: usize = 4096;
-/// Messages with fewer blocks are not staggered: lanes that finish one by one cost more than the cache misses.
+/// Messages with fewer blocks are not staggered: lanes that finish one by one cost more than cache misses.
 const STAGGERED_MIN: usize = 64;
 
 /// Writes the digest of each input to `into`, which has the same length.
@@ -51,14 +51,14 @@ struct Batch<'a, 'b> {
     ends: Ends,
 }
 
-/// Messages of which all full blocks are processed; fewer than twice the number of lanes.
+/// Messages whose full blocks have all been processed; fewer than twice the number of lanes.
 struct Ends {
     waiting: [End; 2 * LANES_MAX],
     count: usize,
     blocks: [Block; LANES_MAX],
 }
 
-/// What is left of a message: its last bytes, or only its length.
+/// The rest of a message: its last bytes, or only its length.
 #[derive(Clone, Copy, Default)]
 struct End {
     index: usize,
@@ -93,7 +93,7 @@ impl<'a> Batch<'a, '_> {
         }
     }
 
-    /// Puts the next messages into unused lanes; returns the most blocks to process before the next call.
+    /// Puts the next messages into unused lanes; returns the maximum number of blocks to process before the next call.
     fn fill(&mut self, lanes: &mut Lanes<'a>) -> usize {
         while lanes.count < self.vectors.lanes()
             && let Some((index, body)) = self.next_body()
@@ -121,7 +121,7 @@ impl<'a> Batch<'a, '_> {
         }
     }
 
-    /// Returns the next message with a full block. Messages before it have only ends.
+    /// Returns the next message with a full block. Messages before it consist only of an end.
     fn next_body(&mut self) -> Option<(usize, &'a [Block])> {
         loop {
             let index = self.order.next(self.inputs)?;
@@ -218,7 +218,7 @@ impl<'a> Lanes<'a> {
         self.indices[to] = self.indices[from];
     }
 
-    /// Processes as many blocks as all lanes have, up to `blocks_max`.
+    /// Processes the blocks that all lanes have, up to `blocks_max`.
     fn advance(&mut self, vectors: Vectors, blocks_max: usize) {
         let blocks = self.common_blocks().min(blocks_max);
         vectors.advance(&mut self.states, &self.sources, None, self.count, blocks);
@@ -260,7 +260,7 @@ struct Order {
     long: Vec<usize>,
     /// The number of long messages that have been returned.
     long_done: usize,
-    /// The most blocks of a message that is not long.
+    /// The maximum number of blocks of a message that is not long.
     blocks_max: usize,
     /// The index of the next message to check.
     next: usize,

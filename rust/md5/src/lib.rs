@@ -1,10 +1,9 @@
 //! MD5 of many independent messages at a time.
 //!
-//! MD5 is a chain of steps, each of which depends on the one before, so a single message uses a fraction of what a
-//! processor can do in parallel. Many messages are independent chains: [`digest_many`] assigns one to each vector
-//! lane.
+//! MD5 is a chain of steps, each of which depends on the previous step, so a single message uses only a fraction of a
+//! processor's parallelism. Many messages are independent chains: [`digest_many`] assigns one to each vector lane.
 //!
-//! MD5 protects against accidents, not against attackers. The protocol requires it.
+//! MD5 protects against accidental changes, not against attackers. The protocol requires it.
 #![deny(unsafe_code)]
 
 mod engine;

@@ -11,7 +11,7 @@ use crate::rounds::{BLOCK, Block, START};
 use crate::scalar::{compress, finish};
 use crate::{AppendTarget, Digest};
 
-/// Shorter messages are copied first, because handling the boundaries of their parts would cost more.
+/// Shorter messages are copied first, because handling part boundaries would cost more.
 pub(crate) const COPIED_MAX: usize = 8 << 10;
 
 /// A message that consists of parts.
@@ -185,7 +185,7 @@ impl<'a, 'c> Message<'a, 'c> {
         }
     }
 
-    /// Returns the digest if less than a block is left.
+    /// Returns the digest if less than a block remains.
     fn digest(&mut self, mut state: [u32; 4]) -> Digest {
         let mut block = [0; BLOCK];
         let (filled, ..) = self.fill(&mut block);

@@ -1,4 +1,4 @@
-//! MD5 of a single message, used for a few messages and for remainders that are not worth a vector.
+//! MD5 of a single message, used for small numbers of messages and for remainders that are not worth a vector.
 
 use crate::Digest;
 use crate::rounds::{BLOCK, Block, SINES, START, shift, steps, word};

@@ -9,8 +9,8 @@ use ssbroker_store::SharedMemory;
 
 use crate::shared_memory::PySharedMemory;
 
-/// Counts sent messages, RECEIVE statements, and enqueued messages by whether the receiver's endpoint has received
-/// anything over the network, and by its priority.
+/// Counts sent messages, RECEIVE statements, and enqueued messages. Enqueued messages are counted by whether the
+/// receiver's endpoint has received anything over the network, and by its priority.
 #[derive(Default)]
 struct Numbers {
     sent: u64,
@@ -36,7 +36,7 @@ impl PyCounts {
         self.numbers().is_watched
     }
 
-    /// Adds what a transaction did.
+    /// Adds the effects of a transaction.
     pub(crate) fn add(&self, sent: usize, receives: usize, enqueued: impl Iterator<Item = ((bool, i64), usize)>) {
         let mut numbers = self.numbers();
         numbers.sent += sent as u64;

@@ -62,7 +62,7 @@ fn internal_error(py: Python<'_>, what: &str) -> PyErr {
     raise(py, "SsbrokerError", &format!("internal error in the native module; please report it: {what}"), None)
 }
 
-/// Reports an object that another thread used when this process was forked.
+/// Reports an object that another thread was using when this process was forked.
 pub(crate) fn in_use_at_fork(py: Python<'_>) -> PyErr {
     let message = "another thread used the reassembler when this process was forked, so it cannot be used here; fork \
                    while no thread uses it, or start processes with `spawn`";

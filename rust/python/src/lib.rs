@@ -22,8 +22,8 @@ mod write_lock;
 
 use mimalloc::MiMalloc;
 
-/// Reuses the memory of one result for the next. The system allocator returns it and gets it zeroed again, which
-/// takes a third of the time of routing a large batch.
+/// Reuses the memory of one result for the next. The system allocator would return it to the system and get it back
+/// zeroed, which takes a third of the time of routing a large batch.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -70,7 +70,7 @@ mod _core {
     #[pymodule_export]
     use super::write_lock::PyWriteLock;
 
-    /// The most bytes of a body (error 8459).
+    /// The maximum size of a body in bytes (error 8459).
     #[pymodule_export]
     const BODY_MAX: usize = ssbroker_store::BODY_MAX;
 

@@ -1,4 +1,4 @@
-//! Tunes how long the allocator keeps freed memory. Uses `unsafe` because the allocator is C.
+//! Sets how long the allocator keeps freed memory. Uses `unsafe` because the allocator is C.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long};
@@ -20,7 +20,7 @@ pub(crate) fn set_purge_delay() {
     unsafe { mi_option_set_default(PURGE_DELAY, DELAY_MS) };
 }
 
-/// Returns free memory to the system; call after building something that needed more memory than it keeps.
+/// Returns free memory to the system; call it after building something that needed more memory than it keeps.
 pub(crate) fn release_free_memory() {
     // SAFETY: a function of the allocator with this signature; it may be called at any time from any thread.
     unsafe { mi_collect(true) };

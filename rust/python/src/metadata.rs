@@ -1,11 +1,11 @@
-//! `_core.MetadataSnapshot`: the objects of a database that matter for messages.
+//! `_core.MetadataSnapshot`: the objects of a database that are relevant to messages.
 
 use pyo3::prelude::*;
 use ssbroker_core::Guid;
 use ssbroker_store::{Contract, MessageType, MetadataSnapshot, Queue, Rule, Service};
 
 type Rules = Vec<(i64, bool, bool)>;
-/// Id, whether it is enabled for RECEIVE, enqueuing and retention, and its name if it is in the default schema.
+/// A queue: id, whether RECEIVE, enqueuing and retention are enabled, and its name if it is in the default schema.
 type QueueRow = (i64, bool, bool, bool, Option<String>);
 
 /// See `_core.pyi`.

@@ -18,8 +18,8 @@ use crate::metadata::PyMetadataSnapshot;
 use crate::statements::{Message, PyStatements, StoredAt, stored_at};
 use crate::write_lock::{PyWriteLock, Writer};
 
-/// The effects of a transaction: the number of sent messages; where they were stored, with the number of messages
-/// there; and for each RECEIVE the queue id, and whether it found nothing.
+/// The effects of a transaction: the number of sent messages; where they were stored, with the number of messages in
+/// each place; and for each RECEIVE, the queue id and whether it found nothing.
 type Summary = (usize, Vec<(StoredAt, usize)>, Vec<(i64, bool)>);
 
 /// A commit that Python must announce: whether rows have changed, and the effects.
@@ -29,7 +29,7 @@ type Committed = (bool, Summary);
 const SENT: u32 = 1;
 const RECEIVED: u32 = 2;
 
-/// What the fast path uses of a transaction.
+/// The parts of a transaction that the fast path uses.
 struct FastPath<'s> {
     statements: &'s PyStatements,
     metadata: &'s PyMetadataSnapshot,
@@ -40,7 +40,7 @@ struct FastPath<'s> {
 
 impl FastPath<'_> {
     /// Returns the request to receive everything from a queue in the default schema; `None` if there is no such queue,
-    /// it is disabled, or the clock fails.
+    /// it is disabled, or the clock cannot be read.
     fn request_for(
         &mut self,
         py: Python<'_>,
@@ -86,7 +86,7 @@ impl FastPath<'_> {
 #[pyclass(frozen, name = "SessionContext", module = "ssbroker._core")]
 pub(crate) struct PySessionContext {
     write_lock: Py<PyWriteLock>,
-    /// Counts commits and wakes receivers without Python; if there is none, commits are not announced.
+    /// Counts commits and wakes receivers without Python; if `None`, commits are not announced.
     announcer: Option<Announcer>,
 }
 
@@ -116,8 +116,7 @@ struct Transaction {
     metadata: Option<Py<PyMetadataSnapshot>>,
     /// The number of rows that the connection had changed before.
     changes_before: u64,
-    /// The state of the queue that was last asked for messages; `None` if it is not known. Only Python adds leases and
-    /// rollbacks.
+    /// The state of the queue of the last RECEIVE; `None` if unknown. Only Python adds leases and rollbacks.
     queue_state: Option<QueueState>,
 }
 
@@ -125,7 +124,7 @@ struct Transaction {
 struct State {
     is_open: bool,
     has_ended: bool,
-    /// Whether Python uses the connection too; it may have a commit hook or open cursors.
+    /// Whether Python also uses the connection, which may then have a commit hook or open cursors.
     is_shared: bool,
     transaction: Option<Transaction>,
     summary: Summary,
@@ -148,7 +147,7 @@ impl PySession {
         self.state.try_lock().map_err(|_| PyRuntimeError::new_err("only one thread may use a transaction at a time"))
     }
 
-    /// Returns the transaction if the fast path is possible; starts it if that needs no waiting.
+    /// Returns the transaction if the fast path is possible; starts it if this does not require waiting.
     fn fast<'s>(&'s self, py: Python<'_>, state: &'s mut State) -> PyResult<Option<FastPath<'s>>> {
         if !state.is_open || self.write_lock().is_unavailable() {
             return Ok(None);
@@ -429,7 +428,7 @@ impl PySession {
 }
 
 impl Drop for PySession {
-    /// Rolls back a transaction that was entered without `with` and dropped: only it can release the lock.
+    /// Rolls back a transaction that was entered without `with` and dropped: nothing else can release the lock.
     fn drop(&mut self) {
         let Some(state) = self.state.get_mut().ok() else { return };
         let is_shared = state.is_shared;

@@ -1,4 +1,4 @@
-//! `_core.SharedMemory`: memory that the processes that have a database file open share.
+//! `_core.SharedMemory`: memory shared by the processes that have a database file open.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Connects to the SQLite of apsw. Uses `unsafe` because another extension module has opened the connection.
+//! Connects to the SQLite library of apsw. Uses `unsafe` because another extension module has opened the connection.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_char, c_int};

@@ -23,20 +23,20 @@ use crate::sqlite::{statements, to_apsw_error};
 
 /// Sending bodies of up to this total size is faster than releasing the GIL.
 const SHORT_BYTES: usize = 64 << 10;
-/// The status column of messages that RECEIVE removes, and of those that it retains.
+/// The status column of messages that RECEIVE removes, and of messages that it retains.
 const READY: i32 = 1;
 const RETAINED: i32 = 0;
 const NO_CONVERSATION: &str = "the group has no conversation in this queue";
 
-/// Where messages of a run go: queue id, priority, endpoint id, message type id, first sequence number.
+/// The destination of a run of messages: queue id, priority, endpoint id, message type id, first sequence number.
 type EnqueueRow = (i64, i64, i64, i64, i64);
 
 /// Which messages of the transmission queue to read: conversation id, whether the endpoint is the initiator, first
-/// and last sequence number, most messages, most bytes, largest body, and first message id.
+/// and last sequence number, maximum number of messages, maximum bytes, largest body, and first message id.
 type ReadRequestRow = ([u8; 16], bool, i64, i64, i64, i64, i64, [u8; 16]);
 
 /// Where messages were stored: queue id, priority, whether the receiver has received anything over the network; or
-/// None, the sender's endpoint id, False.
+/// `None`, the sender's endpoint id, `False`.
 pub(crate) type StoredAt = (Option<i64>, i64, bool);
 
 /// A received message: body, conversation handle, conversation group id, conversation id, whether the initiator sent
@@ -115,7 +115,7 @@ impl PyStatements {
         }
     }
 
-    /// Sends a message if it is a case for the fast path.
+    /// Sends a message if the fast path can send it.
     pub(crate) fn send_one(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! `_core.WriteLock`: the lock that each transaction of a file takes to write, and the connection that is kept with it.
+//! `_core.WriteLock`: the lock that each write transaction of a file takes, and the connection that is kept with it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ impl Writer {
     }
 }
 
-/// Why no transaction can start any more.
+/// Why no more transactions can start.
 #[derive(Default, PartialEq, Eq)]
 enum End {
     #[default]
@@ -44,17 +44,17 @@ struct Inner {
     /// Whether the process is forking.
     is_paused: bool,
     end: End,
-    /// The connection that is kept with the lock while nobody uses it.
+    /// The connection that is kept with the lock while it is not in use.
     idle: Option<Writer>,
     /// The connection that the holder of the lock uses.
     in_use: Option<Py<PyAny>>,
     /// The latest metadata snapshot and its version.
     metadata: Option<(i64, Py<PyMetadataSnapshot>)>,
-    /// Whether `shared` names the holder of this lock; it may name that of another lock of this process.
+    /// Whether `shared` names the holder of this lock; it may name the holder of another lock of this process.
     is_recorded: bool,
-    /// Whether the last commit failed because of the disk.
+    /// Whether the last commit failed because of a disk error.
     is_failing: bool,
-    /// Tells other processes who holds the lock of the file.
+    /// Tells other processes which process holds the lock of the file.
     shared: Option<Arc<SharedMemory>>,
 }
 
@@ -64,7 +64,7 @@ impl Inner {
     }
 }
 
-/// A lock that threads get in the order in which they ask for it. No method waits: Python waits on a lock per thread.
+/// A lock that threads acquire in the order of their requests. No method waits: Python waits on a lock per thread.
 #[pyclass(frozen, subclass, name = "WriteLock", module = "ssbroker._core")]
 #[derive(Default)]
 pub(crate) struct PyWriteLock {
@@ -88,7 +88,7 @@ impl PyWriteLock {
         Some(writer)
     }
 
-    /// Tells other processes that this one holds the lock of the file from now on.
+    /// Tells other processes that this process now holds the lock of the file.
     pub(crate) fn record_holder(&self) {
         let mut inner = self.inner();
         if let Some(shared) = &inner.shared {
@@ -97,14 +97,15 @@ impl PyWriteLock {
         }
     }
 
-    /// Tells other processes that the holder of the lock has made calls of some kinds.
+    /// Tells other processes that the holder of the lock has made these kinds of calls.
     pub(crate) fn record_calls(&self, calls: u32) {
         if let Some(shared) = &self.inner().shared {
             shared.add_calls(calls);
         }
     }
 
-    /// Tells other processes that this one does not hold the lock of the file, unless they were never told.
+    /// Tells other processes that this process no longer holds the lock of the file, unless they were never told that
+    /// it did.
     fn clear_holder(inner: &mut Inner) {
         if std::mem::take(&mut inner.is_recorded)
             && let Some(shared) = &inner.shared
@@ -119,7 +120,7 @@ impl PyWriteLock {
         inner.idle.is_none() && inner.end == End::None
     }
 
-    /// Keeps a connection without a transaction or anything open on it, and releases the lock.
+    /// Keeps a connection without an open transaction, statement or cursor, and releases the lock.
     pub(crate) fn release_writer(&self, py: Python<'_>, writer: Writer) -> PyResult<()> {
         let mut inner = self.inner();
         if inner.end == End::Closed || inner.idle.is_some() {

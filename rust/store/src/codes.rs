@@ -9,7 +9,7 @@ pub(crate) const READY: i64 = 1;
 pub(crate) const EARLY: i64 = 2;
 // Python writes the copies of messages that were sent, with status 3.
 
-/// The precedence of all messages but timers and errors.
+/// The precedence of all messages except timers and errors.
 pub(crate) const PRECEDENCE_MESSAGE: i64 = 2;
 
 /// The state of an established conversation.

@@ -8,7 +8,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why a statement failed.
 #[derive(Debug)]
 pub enum Error {
-    /// The tables or values do not have the expected form, because something else has changed them.
+    /// The tables or values do not have the expected form, because another program has changed them.
     Schema(String),
     /// A SQLite error: extended code and message.
     Sqlite(i32, String),

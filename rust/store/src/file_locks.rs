@@ -1,20 +1,20 @@
-//! Makes the locks of SQLite files independent of what else the process does with these files. Uses `unsafe` because
-//! the system calls of SQLite are replaced.
+//! Makes the locks of SQLite files independent of other uses of these files in the process. Uses `unsafe` because the
+//! system calls of SQLite are replaced.
 //!
-//! SQLite's file locks belong to the process. Another copy of SQLite in the process, such as that of the module
-//! `sqlite3`, does not see them, and all of them are released when anything in the process closes the file, even
-//! `open` and `close`. Then another process may write in the middle of a transaction, or delete a WAL in use.
+//! SQLite's file locks belong to the process. Another copy of SQLite in the process, such as the one in the module
+//! `sqlite3`, does not see them, and all of them are released when anything in the process opens and closes the file.
+//! Then another process may write in the middle of a transaction, or delete a WAL that is in use.
 //!
-//! Linux also has locks that belong to an open file. They conflict with the locks of all processes, the own one
-//! included, and end only with this open file. This module lets SQLite use them for the databases that are opened with
+//! Linux also has locks that belong to an open file. They conflict with the locks of all processes, including this one,
+//! and end only when this open file is closed. This module lets SQLite use them for the databases that are opened with
 //! the VFS of this crate, and for their WAL indexes:
 //!
-//! - The file of a WAL index is open once in a process, so each lock is replaced by one of that open file.
-//! - A database is opened by each connection, and SQLite takes and releases its locks with any of these files. So the
-//!   first file that takes a lock is the owner of all locks, until they are released.
+//! - The file of a WAL index is open once per process, so each lock is replaced by a lock of that open file.
+//! - A database is opened by each connection, and SQLite takes and releases its locks through any of these open files.
+//!   Therefore the first file that takes a lock owns all locks until they are released.
 //!
-//! A forked process shares the open files and would keep their locks when its parent is killed. So it replaces them by
-//! `/dev/null`, and their mappings by empty memory; it may not use the connections of its parent anyway.
+//! A forked process shares the open files and would keep their locks when its parent is killed. Therefore it replaces
+//! them with `/dev/null`, and their mappings with empty memory; it may not use the connections of its parent anyway.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use libc::{F_GETLK, F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETLK, F_SETLKW, F_UNLCK, flock};
 use rusqlite::ffi::{self, SQLITE_OK};
 
-/// The first byte of a database that SQLite locks, before all others when it begins to read.
+/// The first byte of a database that SQLite locks; it is locked before all others when SQLite begins to read.
 const PENDING_BYTE: i64 = 0x4000_0000;
 /// The bytes of a WAL index that SQLite locks. The last one is locked before all others.
 const INDEX_BYTES: std::ops::RangeInclusive<i64> = 120..=128;
@@ -37,8 +37,8 @@ const FILES_MAX: usize = 1 << 16;
 /// The files whose locks have been replaced, as bits.
 static REPLACED: [AtomicU64; FILES_MAX / 64] = [const { AtomicU64::new(0) }; FILES_MAX / 64];
 
-/// How many threads map the WAL index of one of our databases, and may open it. Another index that is opened meanwhile
-/// is replaced too, which is harmless.
+/// The number of threads that are mapping the WAL index of one of our databases, and may open it. If another index is
+/// opened at the same time, its locks are replaced too, which is harmless.
 static OPENING_INDEX: AtomicUsize = AtomicUsize::new(0);
 
 /// Device and inode.
@@ -114,7 +114,7 @@ pub(crate) fn replace_system_calls() {
     });
 }
 
-/// Replaces the locks that are taken on a database from now on.
+/// Replaces all locks that are taken on a database from now on.
 pub(crate) fn add_database(path: &CStr) {
     let mut found = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the path ends with a null byte, and a successful call writes the result.
@@ -168,7 +168,7 @@ fn unmark(file: c_int) {
     }
 }
 
-/// Replaces `close` of SQLite.
+/// Replaces SQLite's `close`.
 unsafe extern "C" fn close(file: c_int) -> c_int {
     if is_replaced(file) {
         release_database(file);
@@ -177,7 +177,7 @@ unsafe extern "C" fn close(file: c_int) -> c_int {
     unsafe { libc::close(file) }
 }
 
-/// Replaces `mmap` of SQLite.
+/// Replaces SQLite's `mmap`.
 unsafe extern "C" fn mmap(
     at: *mut c_void,
     size: usize,
@@ -194,15 +194,15 @@ unsafe extern "C" fn mmap(
     address
 }
 
-/// Replaces `munmap` of SQLite.
+/// Replaces SQLite's `munmap`.
 unsafe extern "C" fn munmap(address: *mut c_void, size: usize) -> c_int {
     KNOWN.with(|known| known.mappings.retain(|(known, _)| *known != address as usize));
     // SAFETY: SQLite unmaps its file.
     unsafe { libc::munmap(address, size) }
 }
 
-/// Replaces `fcntl` of SQLite. Its third argument is a pointer to a `flock` for the commands about locks, and an `int`
-/// or missing for the others; then the upper or all bits of `argument` are arbitrary, and the system ignores them.
+/// Replaces SQLite's `fcntl`. Its third argument is a pointer to a `flock` for lock commands, and an `int` or missing
+/// for others; then the upper bits or all bits of `argument` are arbitrary, and the system ignores them.
 #[allow(clippy::unnecessary_cast)] // the types depend on the processor
 unsafe extern "C" fn fcntl(file: c_int, command: c_int, argument: usize) -> c_int {
     if !matches!(command, F_SETLK | F_SETLKW | F_GETLK) {
@@ -247,8 +247,8 @@ fn command_of_open_file(command: c_int) -> c_int {
     }
 }
 
-/// Returns the file that owns the locks of a database; `file` becomes it if it begins to lock. `None` if the locks are
-/// not replaced: the database is not ours, or it was locked before it became ours.
+/// Returns the file that owns the locks of a database; `file` becomes the owner if it begins to lock. `None` if the
+/// locks are not replaced: the database is not ours, or it was locked before it became ours.
 fn owner_of_database(file: c_int, begins: bool) -> Option<c_int> {
     let id = id_of(file)?;
     KNOWN.with(|known| {
@@ -260,8 +260,8 @@ fn owner_of_database(file: c_int, begins: bool) -> Option<c_int> {
     })
 }
 
-/// Leaves the locks of a database or WAL index to the process, because its file system or the system has no others.
-/// Those of other files may be held and stay replaced.
+/// Keeps process locks for a database or WAL index, because its file system or the operating system does not support
+/// others. Locks of other files may be held and stay replaced.
 fn give_up(owner: c_int) {
     KNOWN.with(|known| known.databases.retain(|_, each| *each != Some(owner)));
     unmark(owner);
@@ -287,7 +287,7 @@ fn open_null() -> c_int {
     unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) }
 }
 
-/// Gives up the files of the parent whose locks have been replaced, without memory allocation.
+/// Closes the parent's files whose locks have been replaced, without allocating memory.
 unsafe extern "C" fn after_fork_in_child() {
     // SAFETY: the calls take numbers of files; `before_fork` has acquired the databases.
     unsafe {

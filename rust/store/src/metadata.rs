@@ -1,4 +1,4 @@
-//! A snapshot of the objects of a database that matter for messages.
+//! A snapshot of the objects of a database that are relevant to messages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -105,7 +105,7 @@ impl MetadataSnapshot {
         }
     }
 
-    /// Whether the database has a service of this name.
+    /// Whether the database has a service with this name.
     #[must_use]
     pub fn has_service(&self, service: &str) -> bool {
         self.service_names.contains(service)

@@ -17,29 +17,29 @@ use crate::statements::Statements;
 pub struct ReceiveRequest {
     /// The id of the queue.
     pub queue_id: i64,
-    /// The most messages to take.
+    /// The maximum number of messages to take.
     pub top: usize,
-    /// The most conversation groups to take messages from.
+    /// The maximum number of conversation groups to take messages from.
     pub groups: usize,
     /// The size of bodies in bytes after which no further message is taken.
     pub bytes_max: usize,
     /// The conversations to take messages from.
     pub selection: Selection,
-    /// What becomes of the messages.
+    /// What happens to the messages.
     pub taking: Taking,
-    /// The current time in microseconds since 1970: messages of conversation groups that are leased now are not taken.
-    /// `None` if there are no leases.
+    /// The current time in microseconds since 1970: messages of conversation groups that are leased at this time are
+    /// not taken. `None` if there are no leases.
     pub now: Option<i64>,
 }
 
-/// What becomes of messages that are received.
+/// What happens to received messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taking {
     /// They are removed from the queue.
     Remove,
-    /// They stay in the queue as received.
+    /// They stay in the queue, marked as received.
     Retain,
-    /// They stay in the queue to be received; the caller leases their conversation group.
+    /// They stay in the queue and can still be received; the caller leases their conversation group.
     Keep,
 }
 
@@ -59,7 +59,7 @@ pub enum Selection {
 pub struct QueueState {
     /// The id of the queue.
     pub queue_id: i64,
-    /// Whether any queue has a lease, even an ended one.
+    /// Whether any queue has a lease, even an expired lease.
     pub has_leases: bool,
     /// Whether its number of consecutive rollbacks is not 0.
     pub has_rollbacks: bool,
@@ -89,7 +89,7 @@ impl Statements {
         Ok(is_found.then_some(receive.inbox))
     }
 
-    /// Takes messages that were kept, unless others have taken them; returns how many were still there.
+    /// Takes messages that were kept, unless another caller has taken them; returns how many were still there.
     ///
     /// # Errors
     /// The file cannot be read or written; the transaction must be rolled back.
@@ -120,8 +120,8 @@ impl Statements {
         Ok(groups.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// Prevents the queuing order of a removed message from being reused: if it was the last one, a row without a
-    /// queue reserves it.
+    /// Prevents the queuing order of a removed message from being reused: if it was the last queuing order, a row
+    /// without a queue reserves it.
     ///
     /// # Errors
     /// The file cannot be read or written; the transaction must be rolled back.
@@ -467,7 +467,7 @@ const READY_MESSAGES: &str = "
     FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = ?2 ORDER BY precedence, message_sequence_number";
 const QUEUE_STATE: &str = "
     SELECT EXISTS (SELECT 1 FROM ssb_group_leases), rollbacks > 0 FROM ssb_queues WHERE queue_id = ?1";
-// The condition is `IS_HELD_SQL` in `leases.py`: a lease of 60 s that was taken in more than 60 s from now was taken
+// The condition is `IS_HELD_SQL` in `leases.py`: a lease of 60 s whose start is more than 60 s in the future was taken
 // before the clock was set back.
 const LEASED: &str = "
     SELECT conversation_group_id FROM ssb_group_leases WHERE until > ?1 AND since - (until - since) <= ?1";

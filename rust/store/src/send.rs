@@ -15,7 +15,8 @@ use crate::statements::Statements;
 
 /// The validation of message types that accept any body.
 const UNVALIDATED: &str = "N";
-/// The most bytes of a body (error 8459): a SQLite row holds 1,000,000,000, and the other columns need some of them.
+/// The maximum size of a body in bytes (error 8459): a SQLite row is limited to 1,000,000,000 bytes, and the other
+/// columns need some of them.
 pub const BODY_MAX: usize = 999_998_976;
 
 /// Where messages of a conversation were stored.
@@ -48,7 +49,7 @@ pub struct EnqueueTarget {
     pub endpoint_id: i64,
     /// The id of the message type.
     pub message_type_id: i64,
-    /// The sequence number of the first message; the others follow without gaps.
+    /// The sequence number of the first message; the rest follow without gaps.
     pub first: i64,
 }
 
@@ -78,7 +79,7 @@ pub struct QueueRow<'m> {
 pub struct TransmissionRow<'m> {
     /// The sender, or the receiver of an inbound message.
     pub endpoint_id: i64,
-    /// Whether it waits for a queue that is off.
+    /// Whether it waits for a disabled queue.
     pub is_inbound: bool,
     /// Its sequence number.
     pub message_sequence_number: i64,
@@ -113,8 +114,8 @@ struct Receiver {
 }
 
 impl Statements {
-    /// Sends a message. Returns where it was stored, or `None` if it is not a case for the fast path; then nothing
-    /// has changed.
+    /// Sends a message. Returns where it was stored, or `None` if the fast path cannot send it; then nothing has
+    /// changed.
     ///
     /// # Errors
     /// The file cannot be read or written; the transaction must be rolled back.
@@ -128,8 +129,7 @@ impl Statements {
     }
 
     /// Sends messages; those of a conversation stay in order. Returns for each conversation where its messages were
-    /// stored, and their number; or `None` if one of them is not a case for the fast path; then nothing has
-    /// changed.
+    /// stored, and their number; or `None` if the fast path cannot send one of them; then nothing has changed.
     ///
     /// # Errors
     /// The file cannot be read or written; the transaction must be rolled back.
@@ -175,7 +175,7 @@ impl Statements {
         self.insert_queued(rows, now)
     }
 
-    /// Adds messages to queues, which arrive there at `now`.
+    /// Adds messages to queues, with `now` as their time of arrival.
     ///
     /// # Errors
     /// A row is an error, or the file cannot be written; the transaction must be rolled back.

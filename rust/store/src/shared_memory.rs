@@ -1,7 +1,8 @@
-//! Memory that the processes that have a database file open share: it wakes waiting receivers, and names the writer.
+//! Memory shared by the processes that have a database file open: it wakes waiting receivers and names the writer.
 //!
-//! It is a file of one page beside the database file. Nothing in it must be durable or correct: a receiver also checks
-//! its queue now and then, and the file lock of SQLite decides who writes. A process may be killed at any moment.
+//! It is a file of one page next to the database file. Nothing in it has to be durable or correct: a receiver also
+//! checks its queue from time to time, and the file lock of SQLite decides who writes. A process may be killed at any
+//! moment.
 
 use std::path::Path;
 
@@ -39,17 +40,17 @@ mod linux {
 
     /// The size of the file.
     const BYTES: usize = 4096;
-    /// The last byte of each block of the smallest size in use, so that writing it reserves the disk space. These
-    /// bytes are not used.
+    /// The last byte of each block of the smallest block size in use; writing it reserves the disk space. These bytes
+    /// are not used.
     const RESERVED: [u64; 4] = [1023, 2047, 3071, 4095];
-    /// A number that coincides for two queues only makes their receivers check more often.
+    /// If two queues have the same number, their receivers only check more often.
     const SLOTS: usize = 120;
     const PERMISSION_BITS: u32 = 0o777;
 
     /// What the file contains. A new file is all zeros.
     #[repr(C)]
     struct Content {
-        /// 0 if nobody holds the write lock.
+        /// 0 if no process holds the write lock.
         process_id: AtomicU32,
         calls: AtomicU32,
         since: AtomicI64,
@@ -73,7 +74,7 @@ mod linux {
     #[derive(Debug)]
     pub struct SharedMemory {
         content: ptr::NonNull<Content>,
-        /// The id of this process, by which others know it.
+        /// The id by which other processes know this process.
         process_id: u32,
     }
 
@@ -86,7 +87,7 @@ mod linux {
         /// Opens the memory in the file at `path`, and creates it with the permissions of the database file.
         ///
         /// # Errors
-        /// The file cannot be created, enlarged or mapped; there may be no space left on the disk.
+        /// The file cannot be created, enlarged or mapped; the disk may be full.
         pub fn open(path: &Path, database: &Path, process_id: u32) -> io::Result<Self> {
             const { assert!(size_of::<Content>() < RESERVED[2] as usize) };
             let mode = fs::metadata(database)?.permissions().mode() & PERMISSION_BITS;
@@ -145,8 +146,8 @@ mod linux {
             self.content().calls.fetch_or(calls, Ordering::Relaxed);
         }
 
-        /// Records that this process does not hold the write lock, and wakes a thread that waits for it; another may
-        /// have taken it already.
+        /// Records that this process does not hold the write lock, and wakes a thread that waits for it; another
+        /// process may already have taken it.
         pub fn clear_holder(&self) {
             let Content { process_id, writers_waiting, .. } = self.content();
             let cleared = process_id.compare_exchange(self.process_id, 0, Ordering::SeqCst, Ordering::Relaxed);
@@ -207,7 +208,7 @@ mod other {
 
     use super::{LockHolder, Path};
 
-    /// There is none on this system: receivers check their queues more often instead.
+    /// Not available on this system: receivers check their queues more often instead.
     #[derive(Debug)]
     pub enum SharedMemory {}
 

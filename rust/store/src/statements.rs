@@ -8,7 +8,7 @@ use crate::connection::BorrowedConnection;
 use crate::error::{Error, Result};
 use crate::wal_vfs::{defer_sync, sync_deferred_commits};
 
-/// How often BEGIN checks that the file still exists.
+/// The interval at which BEGIN checks that the file still exists.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Returns the current time in microseconds since 1970; `None` if the system clock is before that.
@@ -60,9 +60,9 @@ impl Statements {
         }
     }
 
-    /// Commits. A commit that is not durable defers its sync to a later commit or to `sync`: until then it survives the
-    /// end of the process, but not a power cut, which leaves the file as it was before. Returns whether the path still
-    /// leads to the opened file; otherwise the changes are lost with the old file.
+    /// Commits. A commit that is not durable defers its sync to a later commit or to `sync`: until then, it survives
+    /// the end of the process but not a power failure, after which the file is as it was before the commit. Returns
+    /// whether the path still leads to the opened file; otherwise the changes are lost with the old file.
     ///
     /// # Errors
     /// The commit failed, or there is no transaction.
@@ -79,7 +79,7 @@ impl Statements {
         Ok(self.file.is_unchanged())
     }
 
-    /// Makes all commits durable that this process has made, on any connection.
+    /// Makes all commits of this process durable, on any connection.
     ///
     /// # Errors
     /// The file cannot be synced.
@@ -133,7 +133,7 @@ impl Statements {
         !self.db.is_autocommit()
     }
 
-    /// Fails if SQLite has rolled the transaction back; otherwise each statement would be committed on its own.
+    /// Fails if SQLite has rolled the transaction back: each further statement would be committed on its own.
     pub(crate) fn ensure_transaction(&self) -> Result<()> {
         if self.in_transaction() { Ok(()) } else { Err(Error::RolledBack) }
     }

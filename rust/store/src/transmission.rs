@@ -8,7 +8,7 @@ use ssbroker_core::message::{Outbox, Waiting};
 use crate::error::{Error, Result};
 use crate::statements::Statements;
 
-/// The most bytes of bodies in an outbox; a column cannot hold more.
+/// The maximum total size of the bodies in an outbox in bytes; a column cannot contain more.
 const MAX_BYTES: usize = i32::MAX as usize;
 
 /// The messages of an endpoint to read.
@@ -22,7 +22,7 @@ pub struct ReadRequest {
     pub first: i64,
     /// The last sequence number.
     pub last: i64,
-    /// The most messages.
+    /// The maximum number of messages.
     pub max_messages: i64,
     /// The size of bodies in bytes after which no further message is read; at least one is read.
     pub max_bytes: i64,

@@ -4,14 +4,14 @@
 //! SQLite writes a commit page by page, and each page in two calls, one of 24 bytes and one of the page. This VFS
 //! wraps another one. It buffers the frames of a transaction until the last one, which marks the commit, and then
 //! writes them in one call; the sync that makes them durable follows as usual. The file receives the same bytes in
-//! the same order. Nobody can observe the delay: the buffer is written before the connection reads the WAL, syncs
-//! it, writes to another position, or releases the write lock.
+//! the same order. The delay cannot be observed: the buffer is written before the connection reads the WAL, syncs it,
+//! writes to another position, or releases the write lock.
 //!
-//! A growing WAL costs two syncs per commit, because its length must become durable as well. So the file is
-//! extended with zeros in advance, which are not valid frames; later commits overwrite them.
+//! A growing WAL costs two syncs per commit, because its length must become durable as well. Therefore the file is
+//! extended in advance with zeros, which are not valid frames; later commits overwrite them.
 //!
 //! A commit may defer its sync to a later one. A sync covers the whole file, so it makes all earlier commits durable,
-//! whatever connection or process calls it. The files of a process count the commits that are not synced yet.
+//! no matter which connection or process calls it. The files of a process count the commits that are not yet synced.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -165,10 +165,10 @@ unsafe extern "C" fn last_error(vfs: *mut sqlite3_vfs, size: c_int, out: *mut c_
 
 /// The size of a frame header. Its second number is not zero in the last frame of a commit.
 const FRAME_HEADER: usize = 24;
-/// The most bytes of one write: SQLite's own VFS writes at most 2^17 - 1 bytes at a time and reports the rest as a
-/// full disk.
+/// The maximum size of one write in bytes: SQLite's own VFS writes at most 2^17 - 1 bytes at a time and reports the
+/// rest as a full disk.
 const WRITE_MAX: usize = 96 << 10;
-/// By how much the WAL is extended after a small commit: by half of its length, within these limits.
+/// The WAL is extended after a small commit by half of its length, within these limits.
 const GROWTH_MIN: i64 = 256 << 10;
 const GROWTH_MAX: i64 = 4 << 20;
 /// Larger commits do not need it. One that puts a message into a new dialog changes eight to ten pages of 4 KiB.
@@ -192,11 +192,11 @@ struct File {
 /// The commits to a WAL by this process that deferred their sync.
 #[derive(Clone, Copy, Debug, Default)]
 struct Deferred {
-    /// How many there have been.
+    /// The number of these commits.
     commits: u64,
-    /// How many of them have been synced since.
+    /// The number of these commits that have been synced since.
     synced: u64,
-    /// The bytes of the others.
+    /// The bytes of the commits that have not been synced.
     from: i64,
     to: i64,
     /// Whether a sync has failed since: the system may have dropped the bytes, so they are written again.
@@ -227,13 +227,13 @@ struct WalBuffer {
     bytes: Vec<u8>,
     /// The file position after the buffered bytes, or after the last write of this transaction.
     next: Option<i64>,
-    /// Whether the header of the last frame of a commit has been written, but not its page.
+    /// Whether the header of the last frame of a commit has been written but its page has not.
     is_last_frame: bool,
     /// The position up to which the file has been written.
     end: i64,
-    /// Whether extending the file has failed; then it is not tried again.
+    /// Whether extending the file has failed; if so, it is not tried again.
     growth_failed: bool,
-    /// Where the first frame of this transaction is.
+    /// The position of the first frame of this transaction.
     begin: i64,
     /// Whether this transaction's last frame has been written.
     is_complete: bool,
@@ -387,7 +387,7 @@ fn length(bytes: &[u8]) -> i64 {
     bytes.len() as i64
 }
 
-/// Writes what is left in the buffer when a transaction ends, i.e. was rolled back; the next one may start at
+/// Writes the rest of the buffer when a transaction ends, i.e. was rolled back; the next transaction may start at
 /// another position.
 ///
 /// If this fails, nothing is lost: a commit has been written before, or its error has been reported.
@@ -522,8 +522,8 @@ fn sync_wal(file: *mut sqlite3_file, buffer: &mut WalBuffer, flags: c_int) -> c_
     code
 }
 
-/// Writes what is already in the file once more. Requires the write lock: another process may have restarted the WAL,
-/// and then writes other frames here.
+/// Writes bytes that are already in the file again. Requires the write lock: another process may have restarted the WAL
+/// and may be writing other frames here.
 fn write_again(file: *mut sqlite3_file, from: i64, to: i64) -> c_int {
     let mut bytes = vec![0; WRITE_MAX];
     let mut at = from;
@@ -560,7 +560,7 @@ unsafe fn wal_file_of(database: *mut ffi::sqlite3) -> *mut sqlite3_file {
 }
 
 /// Sets whether the next commit of a connection defers its sync. If the wrapped VFS cannot share
-/// files, it is synced in any case.
+/// files, it is always synced.
 pub(crate) fn defer_sync(connection: &Connection, is_deferred: bool) {
     // SAFETY: the connection is open, and only this thread has it.
     unsafe {

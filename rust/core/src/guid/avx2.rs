@@ -13,7 +13,7 @@ use crate::guid::{DIGITS, Guid};
 /// Shuffle index that yields zero.
 const NONE: u8 = 0x80;
 
-/// One half of the vector holds bytes 0 to 15 of the text and the other half bytes 20 to 35, so that the first and
+/// One half of the vector contains bytes 0 to 15 of the text and the other half bytes 20 to 35, so that the first and
 /// last twelve digits are in the half where they end up.
 const OUTER: [u8; 32] = {
     let (mut from, mut digit) = ([NONE; 32], 0);
@@ -28,7 +28,7 @@ const OUTER: [u8; 32] = {
     from
 };
 
-/// Both halves hold bytes 10 to 25, which contain the other eight digits.
+/// Both halves contain bytes 10 to 25, which include the other eight digits.
 const INNER: [u8; 32] = {
     let (mut from, mut digit) = ([NONE; 32], 12);
     while digit < 20 {

@@ -1,8 +1,8 @@
 //! GUIDs (broker and conversation ids), and parsing of many at once with vector instructions.
 //!
-//! The text form without braces has 36 characters in fixed positions: one vector holds them all, one instruction
-//! looks them up, and another packs two digits into each byte. A [`GuidReader`] detects the required processor
-//! features when it is created. [`Guid::parse`] is the portable equivalent.
+//! The text form without braces has 36 characters in fixed positions: they all fit into one vector, one instruction
+//! looks them up, and another packs two digits into each byte. A [`GuidReader`] detects the required processor features
+//! when it is created. [`Guid::parse`] is the portable equivalent.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
 //! Checkpoints: the state of an assembler as bytes.
 //!
 //! All numbers are little-endian. Directions are sorted by id, their messages by sequence number, fragments by
-//! number; so equal assemblers have equal checkpoints. Reading trusts nothing: every length is compared with the
-//! bytes that are left before it is used.
+//! number; so equal assemblers have equal checkpoints. The input is not trusted: every length is compared with the
+//! remaining bytes before it is used.
 
 use std::fmt;
 
@@ -76,7 +76,7 @@ impl Assembler {
     /// Restores an assembler.
     ///
     /// # Errors
-    /// The bytes are truncated, altered, contradictory or of another version, or `extra` has the wrong length.
+    /// The bytes are truncated, altered, inconsistent or of another version, or `extra` has the wrong length.
     pub fn restore(state: &[u8], extra: Vec<Box<[u8]>>, seed: Seed) -> Result<Self> {
         let mut from = Reader { rest: state, extra: extra.into_iter() };
         if from.take::<2>()? != VERSION.to_le_bytes() {

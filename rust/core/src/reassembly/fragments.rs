@@ -1,4 +1,4 @@
-//! The fragments of a message that is not released yet, sorted by number.
+//! The fragments of a message that has not been released, sorted by number.
 
 use std::collections::BTreeMap;
 use std::slice;
@@ -7,7 +7,7 @@ use crate::prefetch::{CACHE_LINE, prefetch_bytes, prefetch_line};
 
 /// Up to this many fragments are kept in one vector.
 const FEW: usize = 32;
-/// The most fragments of a run, if a message has more than `FEW`.
+/// The maximum number of fragments in a run if a message has more than `FEW`.
 const RUN: usize = 256;
 
 /// After this many bytes the hardware prefetcher takes over.
@@ -106,7 +106,7 @@ impl Fragments {
         }
     }
 
-    /// Prefetches what the message holds outside of its own memory, if it is small.
+    /// Prefetches the message's data outside of the message itself, if it is small.
     #[inline]
     pub(crate) fn prefetch(&self) {
         if let Self::Few(few) = self {
@@ -241,7 +241,7 @@ impl Run {
         self.bodies.insert(position, fragment.body);
     }
 
-    /// Splits off the fragments from `position` on, and releases the memory that the rest does not need.
+    /// Splits off the fragments from `position` on, and frees the memory that the others do not need.
     fn split_off(&mut self, position: usize) -> Self {
         let next = Self { numbers: self.numbers.split_off(position), bodies: self.bodies.split_off(position) };
         self.numbers.shrink_to_fit();

@@ -7,18 +7,18 @@ const MESSAGE: u64 = 256;
 /// The charge of a fragment without its bytes.
 const FRAGMENT: u64 = 96;
 
-/// The limits of an assembler. The maximum of a type means no limit.
+/// The limits of an assembler. The maximum value of a type means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most memory that may be charged.
+    /// The maximum memory that may be charged, in bytes.
     pub pending_bytes: u64,
-    /// The most messages that may be incomplete or held.
+    /// The maximum number of incomplete or held messages.
     pub pending_messages: u64,
-    /// The most bytes of a message; at most those of an Arrow value.
+    /// The maximum size of a message in bytes; at most the maximum size of an Arrow value.
     pub message_bytes: u32,
-    /// The most fragments of a message.
+    /// The maximum number of fragments of a message.
     pub fragments_per_message: u32,
-    /// How far a fragment may be ahead of the first incomplete message.
+    /// How many sequence numbers a fragment may be ahead of the first incomplete message.
     pub sequence_distance: u64,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Charge {
     pub(crate) messages: u64,
 }
 
-/// The current charges, and the part of them of directions without a verified message.
+/// The current charges, and the part that belongs to directions without a verified message.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     limits: Limits,
@@ -37,11 +37,11 @@ pub(crate) struct Budget {
     unverified: Charge,
 }
 
-/// The most bytes of an Arrow value.
+/// The maximum size of an Arrow value in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = i32::MAX as u32;
 
 impl Limits {
-    /// No limits except that of an Arrow value.
+    /// No limits except the size of an Arrow value.
     pub const NONE: Self = Self {
         pending_bytes: u64::MAX,
         pending_messages: u64::MAX,
@@ -54,7 +54,7 @@ impl Limits {
 impl Charge {
     pub(crate) const DIRECTION: Self = Self { bytes: DIRECTION, messages: 0 };
     pub(crate) const MESSAGE: Self = Self { bytes: MESSAGE, messages: 1 };
-    /// A released message of which only the number is kept.
+    /// The charge of a released message of which only the number is kept.
     pub(crate) const NUMBER: Self = Self { bytes: MESSAGE, messages: 0 };
 
     /// The charge of a fragment of `len` bytes.

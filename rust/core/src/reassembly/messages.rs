@@ -12,7 +12,7 @@ use crate::reassembly::fragments::Fragments;
 use crate::reassembly::limits::Charge;
 use crate::signature::Digest;
 
-/// How many messages ahead to prefetch.
+/// The number of messages to prefetch ahead.
 const PREFETCH_DISTANCE: usize = 16;
 
 /// Separates the hashes of messages from those of other keys.
@@ -69,7 +69,7 @@ impl Message {
         self.decrypted_digest.as_deref().or(self.signature.as_ref())
     }
 
-    /// Whether this is the message; false for a free slot.
+    /// Whether this is the given message; false for a free slot.
     #[inline]
     pub(crate) fn is(&self, direction: u32, sequence: i64) -> bool {
         self.sequence == sequence && self.direction == direction && self.state != MessageState::Free
@@ -96,7 +96,7 @@ impl Messages {
         found.copied()
     }
 
-    /// Prefetches the message that is probably the right one; `None` if the message does not exist.
+    /// Prefetches the message that probably has this key; `None` if it does not exist.
     #[inline]
     pub(crate) fn prefetch_candidate(&self, hash: &NameHash, direction: u32, sequence: i64) -> Option<u32> {
         let &number = self.table.find(key(hash, direction, sequence), |_| true)?;
@@ -186,7 +186,7 @@ impl Direction {
         self.conversation == conversation && self.is_initiator == is_initiator
     }
 
-    /// Whether nothing needs to be kept.
+    /// Whether the direction has nothing that must be kept.
     pub(crate) fn is_empty(&self) -> bool {
         !self.is_verified && self.messages == 0
     }
@@ -207,7 +207,7 @@ impl Directions {
         found.copied()
     }
 
-    /// Prefetches the direction that is probably the right one; `None` if the direction does not exist.
+    /// Prefetches the direction that probably has this key; `None` if it does not exist.
     #[inline]
     pub(crate) fn prefetch_candidate(&self, hash: &NameHash, conversation: Guid, is_initiator: bool) -> Option<u32> {
         let &number = self.table.find(hash.of_guid(conversation, u32::from(is_initiator)), |_| true)?;

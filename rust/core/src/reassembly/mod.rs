@@ -2,9 +2,9 @@
 //! to P23, P26).
 //!
 //! Push fragments to an [`Assembler`]; it returns messages, rejected fragments and acknowledgements. The result is
-//! the same as if fragments were pushed one at a time. But signatures of many complete messages are verified
-//! together with vector instructions: complete messages wait in a queue, and the queue is processed before anything
-//! that could depend on it.
+//! the same as if fragments were pushed one at a time. However, the signatures of many complete messages are verified
+//! together with vector instructions: complete messages wait in a queue, which is processed before anything that could
+//! depend on it.
 //!
 //! Pushed bodies are borrowed; what is still pending at the end of a push is copied.
 
@@ -30,7 +30,7 @@ use messages::{Directions, Message, MessageState, Messages};
 use crate::hash::NameHash;
 use crate::{Guid, Seed};
 
-/// The extra columns of the pushed batches, i.e. those that are not in the schema.
+/// The extra columns of the pushed batches, i.e. columns that are not in the schema.
 pub trait ExtraColumnSource {
     /// Returns the charge of the extra columns of a row.
     fn len(&self, row: usize) -> usize;
@@ -49,7 +49,7 @@ impl ExtraColumnSource for () {
     }
 }
 
-/// The extra columns of a message; they are those of its fragment 0.
+/// The extra columns of a message, taken from its fragment 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExtraValues {
     /// A row of the current push.
@@ -73,8 +73,8 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// Creates an empty assembler. With `in_order`, messages wait for earlier ones. The bytes of a message are limited
-    /// to those of an Arrow value in any case.
+    /// Creates an empty assembler. With `in_order`, messages wait for earlier ones. The size of a message is always
+    /// limited to the maximum size of an Arrow value.
     #[must_use]
     pub fn new(limits: Limits, in_order: bool, seed: Seed) -> Self {
         let limits = Limits { message_bytes: limits.message_bytes.min(MESSAGE_BYTES_MAX), ..limits };
@@ -129,7 +129,7 @@ impl Assembler {
         self.budget.subtract(charge, direction.is_verified);
     }
 
-    /// Stops charging a direction that has nothing left.
+    /// Stops charging a direction that has become empty.
     fn uncharge_empty(&mut self, direction: u32) {
         let state = self.directions.get(direction);
         if state.is_empty() && state.is_charged {

@@ -36,7 +36,7 @@ pub struct MessageBatch {
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     batches: Vec<MessageBatch>,
-    /// How many bytes may still be released, without those that were kept from earlier pushes.
+    /// The number of bytes that may still be released, not counting bytes kept from earlier pushes.
     expected_bytes: usize,
     /// The bodies that were assembled but not released yet, in order.
     assembled: VecDeque<Assembled>,
@@ -71,7 +71,7 @@ pub enum Rejected {
     CorruptFragment,
     /// The message does not match its signature.
     CorruptMessage,
-    /// The fragment contradicts another one.
+    /// The fragment is inconsistent with another fragment.
     Conflict,
     /// A number is invalid.
     OutOfRange,
@@ -120,7 +120,7 @@ pub struct Pushed {
     pub messages: Vec<MessageBatch>,
     /// The rejected fragments.
     pub rejected: Vec<Rejection>,
-    /// One for each direction that was touched.
+    /// One for each touched direction.
     pub acknowledgements: Vec<Acknowledgement>,
 }
 
@@ -152,7 +152,7 @@ impl Output {
         Self { batches: Vec::new(), expected_bytes, assembled: VecDeque::new() }
     }
 
-    /// Reduces the expected bytes by those of a rejected fragment.
+    /// Reduces the expected bytes by the size of a rejected fragment.
     pub(crate) fn skip_bytes(&mut self, len: usize) {
         self.expected_bytes = self.expected_bytes.saturating_sub(len);
     }
@@ -198,7 +198,7 @@ impl Output {
         append_parts(parts, ends, digests, &mut to);
     }
 
-    /// Releases a message whose body is assembled, skipping those before it. Returns the info if its body is not
+    /// Releases a message whose body is assembled, skipping earlier bodies. Returns the info if its body is not
     /// assembled.
     pub(crate) fn release<'l>(&mut self, message: u32, info: MessageInfo<'l>) -> Option<MessageInfo<'l>> {
         while let Some(Assembled { message: next, batch, start, len }) = self.assembled.pop_front() {

@@ -47,7 +47,7 @@ pub(super) struct CompleteMessage {
 pub(super) struct Queue {
     pub(super) messages: Vec<CompleteMessage>,
     bytes: u64,
-    /// The most that settling the queue may free, in total and of unverified directions.
+    /// The maximum that processing the queue may free, in total and for unverified directions.
     relief: Charge,
     unverified_relief: Charge,
 }
@@ -81,7 +81,7 @@ impl Queue {
         }
     }
 
-    /// Returns the budget after settling the queue, if that frees as much as possible.
+    /// Returns the budget after processing the queue, assuming that this frees as much as possible.
     pub(super) fn at_best(&self, budget: &Budget) -> Budget {
         budget.minus(self.relief, self.unverified_relief)
     }
@@ -402,7 +402,7 @@ impl<'a> Push<'_, 'a> {
 
 /// The number of fragments that are looked up together, so that their memory latencies overlap.
 pub(super) const LOOKUP_BLOCK: usize = 64;
-/// The number of directions or messages from which the caches are too small and lookups are made ahead of time.
+/// From this number of directions or messages on, the caches are too small, and lookups are made ahead of time.
 const LOOK_AHEAD_FROM: usize = 4_096;
 
 /// The direction and message of a fragment, if they exist. Small enough for a register.

@@ -26,7 +26,7 @@ pub(crate) enum Verification {
     OutOfRange,
     /// A signature does not match, or a required one is missing.
     Corrupt,
-    /// The fragment is intact; holds the MD5 of its body if it was needed.
+    /// The fragment is intact; contains the MD5 of its body if it was needed.
     Intact(Option<Digest>),
     /// The body has not been read.
     Unverified,
@@ -110,8 +110,8 @@ impl Verifier {
         &self.results[position]
     }
 
-    /// Returns the result after reading the body. If one deferred body has to be read, the following ones probably
-    /// do as well, and reading many together costs little more.
+    /// Returns the result after reading the body. If one deferred body must be read, the following bodies probably must
+    /// be read too, and reading many together costs little more.
     #[inline]
     pub(crate) fn verify_body(&mut self, block: &[Received<'_>], position: usize) -> &Verification {
         if self.results[position] == Verification::Unverified {

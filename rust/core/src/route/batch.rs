@@ -1,9 +1,9 @@
 //! Decides blocks of 64 conversations with the decision table.
 //!
 //! A block passes through the table in stages. Each stage prefetches what the next one reads, so that the memory
-//! latencies of 64 conversations overlap. Decisions that are finished in the entry are read without branches; the
-//! remaining conversations are grouped by what is to be looked at next. What depends on the address in a service name
-//! that is not listed is left to [`RouteIndex::decide`].
+//! latencies of 64 conversations overlap. Decisions that are complete in the entry are read without branches; the
+//! remaining conversations are grouped by the next lookup. Decisions that depend on the address in an unlisted service
+//! name are left to [`RouteIndex::decide`].
 
 use crate::address::next_hop_of_service_name;
 use crate::catalog::NONE;
@@ -26,7 +26,7 @@ pub struct Block<'a> {
     pub len: usize,
     /// The service names.
     pub names: [&'a [u8]; BLOCK],
-    /// Where they come from; see [`RouteIndex::source`].
+    /// Their sources; see [`RouteIndex::source`].
     pub sources: [Source; BLOCK],
     /// Mask of the conversations that name a broker id; the ids are in `Answers::brokers`.
     pub has_broker: u64,
@@ -79,7 +79,7 @@ pub struct Stages {
     actions: [Action; BLOCK],
     /// Mask of the names that are too long for `chunks`.
     long: u64,
-    /// The unfinished conversations, by what is next.
+    /// The unfinished conversations, by their next lookup.
     pending: [Rows; Next::COUNT],
     /// For conversations that look up a pair, the slot or number of the pair.
     pairs: [u32; BLOCK],
@@ -149,7 +149,7 @@ impl Rows {
 }
 
 impl Stages {
-    /// Groups the conversations in the mask by what is next.
+    /// Groups the conversations in the mask by their next lookup.
     #[inline]
     fn group_by_next(&mut self, rows: u64) {
         for pending in &mut self.pending {
@@ -174,7 +174,7 @@ impl Stages {
     }
 }
 
-/// Returns a mask with one bit of each byte; it gathers eight bytes at a time.
+/// Returns a mask with one bit of each byte, processing eight bytes at a time.
 #[inline]
 fn mask_of_bit(bytes: &[u8; BLOCK], bit: u32) -> u64 {
     // Gathers the lowest bits of eight bytes in the highest byte.
@@ -199,7 +199,7 @@ impl<F: Fn(usize) -> Guid> Request<'_, F> {
         self.block.has_broker >> row & 1 == 1
     }
 
-    /// Picks a cell; the first one needs no conversation id.
+    /// Picks a cell; a single candidate needs no conversation id.
     #[inline]
     fn pick(&self, row: usize, cell: Cell, number: &mut Option<TieNumber>) -> usize {
         let candidates = cell.candidates();
@@ -242,7 +242,7 @@ impl<F: Fn(usize) -> Guid> Request<'_, F> {
 }
 
 impl RouteIndex {
-    /// Decides the conversations of a block. `answers.brokers` holds the broker ids that they name; `conversation`
+    /// Decides the conversations of a block. `answers.brokers` contains the broker ids that they name; `conversation`
     /// returns a conversation id and is called only to pick one of several candidates.
     pub fn resolve(
         &self,
@@ -353,7 +353,7 @@ impl RouteIndex {
         }
     }
 
-    /// Finishes the conversations whose entries hold a pick.
+    /// Finishes the conversations whose entries contain a pick.
     fn finish_picks<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
@@ -450,7 +450,8 @@ impl RouteIndex {
         cells[entry.unlisted_cells as usize + usize::from(is_host)]
     }
 
-    /// Finishes the conversations that another entry than that of their source and name decides, with a second lookup.
+    /// Finishes the conversations that are decided by a different entry than the one of their source and name, with a
+    /// second lookup.
     fn finish_second_lookups<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
@@ -470,7 +471,7 @@ impl RouteIndex {
     }
 
     /// Returns the source and slot for the second lookup of a conversation, and prefetches the entry. The entry in the
-    /// slot may be that of another name. `None` if `decide` must look at the name.
+    /// slot may belong to another name. `None` if `decide` must check the name.
     // Returning the pair through memory would stall the reader.
     #[allow(clippy::inline_always)]
     #[inline(always)]
@@ -505,7 +506,7 @@ impl RouteIndex {
         (source, is_unknown.then(|| self.unknown_slot(source)))
     }
 
-    /// Whether the entry in a slot is that of a conversation's name in a source.
+    /// Whether the entry in a slot belongs to a conversation's name in a source.
     #[inline]
     fn is_entry<F: Fn(usize) -> Guid>(
         &self,
@@ -522,7 +523,7 @@ impl RouteIndex {
     }
 
     /// Decides by the entry for unknown names, or as if the conversation came from another instance (R41). `second` is
-    /// that of `find_second_slot`.
+    /// the result of `find_second_slot`.
     #[allow(clippy::too_many_arguments)]
     fn look_up_second<F: Fn(usize) -> Guid>(
         &self,
@@ -581,7 +582,7 @@ impl RouteIndex {
         self.finish(request, row, cell, number, stages, scratch, answers);
     }
 
-    /// Decides a conversation whose entry has expired, by that entry compiled again for the current time.
+    /// Decides a conversation whose entry has expired, by compiling the entry again for the current time.
     // Called for each conversation whose entry has expired.
     #[inline]
     fn look_up_live<F: Fn(usize) -> Guid>(
@@ -611,7 +612,7 @@ impl RouteIndex {
         self.finish(request, row, cell, number, stages, scratch, answers);
     }
 
-    /// Stores a decision that is finished in an entry.
+    /// Stores a decision that is complete in an entry.
     #[inline]
     fn finish_in_entry(row: usize, entry: &Entry, action: Action, stages: &mut Stages, answers: &mut Answers) {
         let target = entry.target(action);

@@ -1,7 +1,7 @@
 //! Compiles a catalog to the decision table: applies the rules to every kind of conversation.
 //!
 //! The kinds of an entry are: no broker id; each id that the routes of the service name; the id of a database that has
-//! the service; any other id. Where several candidates are equal, all of them are decided, and a pick is left to do.
+//! the service; any other id. If several candidates are equal, all of them are decided, and one is picked later.
 
 use std::cell::Cell as StdCell;
 use std::ops::Range;
@@ -24,9 +24,9 @@ use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{RoundRobinCounters, TieBreak};
 
-/// The most entries for names without a route in the table, of all sources together, and for the routes of `msdb`
-/// again; more only for replies. In the sources beyond, a service that no route names is left to `decide` if a database
-/// has it.
+/// The maximum number of entries for names without a route in the table, over all sources, and separately for the
+/// routes of `msdb`; only replies may have more. In sources beyond this limit, a service that no route names is left to
+/// `decide` if a database has it.
 const ENTRIES_WITHOUT_ROUTES: usize = 1 << 18;
 /// No route has expired yet.
 const BEFORE_ALL: i64 = i64::MIN;
@@ -38,7 +38,7 @@ impl RouteIndex {
         Self::with_limit(catalog, options, seed, ENTRIES_WITHOUT_ROUTES)
     }
 
-    /// Compiles a catalog with another limit than [`ENTRIES_WITHOUT_ROUTES`].
+    /// Compiles a catalog with a limit other than [`ENTRIES_WITHOUT_ROUTES`].
     pub(crate) fn with_limit(catalog: Arc<Catalog>, options: Options, seed: Seed, limit: usize) -> Self {
         let order = sorted_rows(&catalog);
         let service_databases = ServiceDatabases::new(&catalog);
@@ -117,8 +117,8 @@ impl RouteIndex {
         same.map(|&row| self.row(row).expires).max().unwrap_or(i64::MIN)
     }
 
-    /// Adds the entries of all sources; returns the default entries, followed by those for unknown names, and the names
-    /// for [`RouteIndex::omitted_names`] with the sources of their hashes.
+    /// Adds the entries of all sources; returns the default entries, followed by the entries for unknown names, and the
+    /// names for [`RouteIndex::omitted_names`] with the sources of their hashes.
     fn add_entries(&mut self, seed: Seed, limit: usize) -> (Vec<Entry>, Vec<(Source, NameId)>) {
         let mut compiler = Compiler::new(self, BEFORE_ALL, Scratch::default(), Some(Interner::new(seed)));
         let mut entries = Vec::with_capacity(self.catalog.names.texts().len());
@@ -252,8 +252,8 @@ impl RouteIndex {
     }
 }
 
-/// The names that need an entry in a source although no route of its table names them: what happens to them depends on
-/// the databases that have the service, or on pending requests. In `msdb`, the names of its routes are among them.
+/// The names that need an entry in a source although no route of its table names them: their decisions depend on the
+/// databases that have the service, or on pending requests. In `msdb`, the names of its routes are among them.
 struct NamesWithoutRoutes<'a> {
     index: &'a RouteIndex,
     hosted_or_pending: Vec<NameId>,
@@ -262,7 +262,7 @@ struct NamesWithoutRoutes<'a> {
     /// The number of hosted or pending names, once for each source that lists them.
     count: usize,
     limit: usize,
-    /// The names of the routes of `msdb`, if these get no entry.
+    /// The names of the routes of `msdb`, if they get no entry.
     omitted_routes: Vec<NameId>,
     omits_hosted_or_pending: bool,
 }
@@ -288,7 +288,8 @@ impl<'a> NamesWithoutRoutes<'a> {
         Self { index, count, hosted_or_pending: names, excluded, limit, omitted_routes, omits_hosted_or_pending }
     }
 
-    /// Returns the names that get an entry. For replies these are all, since their entries show which names are known.
+    /// Returns the names that get an entry. For replies, all names get one, because their entries show which names are
+    /// known.
     fn of(&mut self, source: Source) -> NamesToAdd {
         let catalog = &self.index.catalog;
         let mut to_add = NamesToAdd { names: Vec::new(), is_complete: true };
@@ -320,7 +321,7 @@ impl<'a> NamesWithoutRoutes<'a> {
         to_add
     }
 
-    /// Returns the names that a source got no entry for, with the sources of their hashes.
+    /// Returns the names for which a source has no entry, with the sources of their hashes.
     fn omitted(self) -> Vec<(Source, NameId)> {
         let of_routes = self.omitted_routes.into_iter().map(|name| (self.index.catalog.msdb, name));
         let replies = self.index.replies();
@@ -344,7 +345,7 @@ struct Compiler<'a> {
     scratch: Scratch,
     cells: Vec<Cell>,
     pairs: Vec<Pair>,
-    /// Next hops from service names; `None` if those of the index cannot be extended.
+    /// Next hops from service names; `None` if the next hops of the index cannot be extended.
     hops: Option<Interner>,
 }
 
@@ -379,8 +380,8 @@ impl<'a> Compiler<'a> {
         Subject { source, service, name, routes }
     }
 
-    /// Compiles an entry, and appends its pairs with this owner. Afterwards `scratch.window` is the time for which the
-    /// entry holds.
+    /// Compiles an entry, and appends its pairs with this owner. Afterwards, `scratch.window` is the time for which the
+    /// entry is valid.
     fn entry(&mut self, subject: &Subject<'_>, owner: u32) -> Entry {
         self.scratch.window = Window::default();
         if self.index.options.tie_break == TieBreak::RoundRobin {
@@ -545,7 +546,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Whether the entry for unknown names decides the same.
+    /// Whether the entry for unknown names gives the same decision.
     fn is_shared(&self, subject: &Subject<'_>, found: &Found) -> bool {
         let Some(service) = subject.service else { return false };
         let table = &self.index.tables[usize::from(self.index.table(subject.source))];
@@ -694,7 +695,7 @@ struct Targets {
 }
 
 impl Targets {
-    /// Returns the action with the position of its target; `None` if two other targets are in the entry.
+    /// Returns the action with the position of its target; `None` if the entry already has two other targets.
     fn place(&mut self, cell: Cell) -> Option<Action> {
         let Cell { target, action, .. } = cell;
         let has_target = [Action::HAS_ROUTE, Action::HAS_HOP, Action::LOCAL].iter().any(|&flag| action.has(flag));

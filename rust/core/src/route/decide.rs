@@ -80,7 +80,7 @@ pub(crate) struct PassResult {
     pub(crate) end: End,
 }
 
-/// How a pass over a routing table ends.
+/// The result of a pass over a routing table.
 #[derive(Debug)]
 pub(crate) enum End {
     Decided(Decision),
@@ -256,7 +256,7 @@ impl RouteIndex {
         }
     }
 
-    /// Returns the next hop of a route that is not LOCAL; `None` for TRANSPORT if the service name holds no address
+    /// Returns the next hop of a route that is not LOCAL; `None` for TRANSPORT if the service name contains no address
     /// (R23).
     pub(crate) fn next_hop(&self, query: &Query<'_>, route: &RouteRow) -> Option<NextHop> {
         debug_assert_ne!(route.address, LOCAL);
@@ -361,7 +361,7 @@ pub enum Reason {
     ForwardingDisabled,
     /// The message came from another instance and would return to this one (R42).
     RoutingLoop,
-    /// The address is TRANSPORT, and the service name holds no address (R23).
+    /// The address is TRANSPORT, and the service name contains no address (R23).
     AddressUnusable,
 }
 
@@ -472,7 +472,7 @@ impl RouteIndex {
         Found::Routes { step: 3, positions, broker: Some(broker) }
     }
 
-    /// Returns the positions of those of a service's routes that have this broker id, or none.
+    /// Returns the positions of a service's routes with this broker id, or without one.
     pub(crate) fn routes_with(&self, positions: Range<usize>, broker: Option<Guid>) -> Range<usize> {
         let rows = &self.order[positions.clone()];
         let broker_of = |row: &u32| self.catalog.routes[*row as usize].broker;
@@ -488,7 +488,7 @@ impl RouteIndex {
         self.options.pending_request == PendingRequest::Delay || !is_pending()
     }
 
-    /// Lists the broker ids of a service's live routes, with their lowest live route ids and in their order.
+    /// Lists the broker ids of a service's live routes, with their lowest live route ids and in the order of these ids.
     pub(crate) fn live_brokers(&self, positions: Range<usize>, now: i64, into: &mut Vec<(i32, Guid)>) {
         into.clear();
         // The routes of a service are sorted by broker id, then by route id.
@@ -521,11 +521,11 @@ pub(crate) enum Chosen {
 pub(crate) enum Located<'a> {
     Nowhere,
     In(u16),
-    /// One of these, by a pick (R32).
+    /// One of these databases, by a pick (R32).
     InOneOf(&'a [u16]),
 }
 
-/// Scratch memory reused for the conversations of one index, and caches of what is live.
+/// Scratch memory reused for the conversations of one index, and caches of live routes.
 #[derive(Debug, Default)]
 pub struct Scratch {
     /// Row numbers of routes.
@@ -613,7 +613,7 @@ impl RouteIndex {
         }
     }
 
-    /// R21: keeps one of the rows with the same address, the one with the lowest route id.
+    /// R21: of the rows with the same address, keeps the one with the lowest route id.
     pub(crate) fn merge(&self, rows: &mut Vec<u32>) {
         if rows.len() > 1 {
             rows.sort_by_key(|&row| self.row(row).address);

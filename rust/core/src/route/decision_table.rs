@@ -1,21 +1,21 @@
-//! The decision table: what happens to the conversations of every routing table, service name and kind of broker id.
+//! The decision table: the decisions for every routing table, service name and kind of broker id.
 //!
-//! A perfect hash maps a name in a source to its [`Entry`] (two cache lines), which holds the name, a broker id, and
-//! for each kind of broker id a precomputed decision or what to look at next ([`Action`]). Names without an entry share
-//! one default entry per source, and so do unknown names: those that no route of the table, no database and no pending
-//! request has. Services with several broker ids have one [`Pair`] for each. What does not fit into an entry is a
-//! [`Cell`].
+//! A perfect hash maps a name in a source to its [`Entry`] (two cache lines), which contains the name, a broker id, and
+//! for each kind of broker id a precomputed decision or the next lookup ([`Action`]). Names without an entry share one
+//! default entry per source, and so do unknown names, i.e. names that no route of the table, no database and no pending
+//! request has. Services with several broker ids have one [`Pair`] for each. Anything that does not fit into an entry
+//! is a [`Cell`].
 
 use std::ops::Range;
 
 use crate::catalog::{AddressId, NONE, NameId};
 use crate::guid::Guid;
 
-/// Where a conversation comes from: the number of the database in which it started; or, if it comes from another
-/// instance, `outside` or `replies`.
+/// The source of a conversation: the number of the database in which it started; or, if it comes from another instance,
+/// `outside` or `replies`.
 pub type Source = u16;
 
-/// A route and its target; in an action that is not finished, the cells to look at next ([`Target::cells`]).
+/// A route and its target; in an unfinished action, the next cells ([`Target::cells`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Target {
@@ -24,7 +24,7 @@ pub(crate) struct Target {
     pub(crate) to: u32,
 }
 
-/// A precomputed decision, without the target and the ids; or what to look at next.
+/// A precomputed decision, without the target and the ids; or the next lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Action {
@@ -36,19 +36,19 @@ pub(crate) struct Action {
     pub(crate) flags: u8,
 }
 
-/// What to look at next if a decision is not finished.
+/// The next lookup if a decision is not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i8)]
 pub(crate) enum Next {
-    /// The pair of the broker id that the conversation names, if the entry has one; else as `HostDatabase`.
+    /// The pair of the broker id that the conversation names, if the entry has one; otherwise like `HostDatabase`.
     Pair,
     /// Whether a database with the broker id that the conversation names has the service.
     HostDatabase,
-    /// One of several cells, by a pick. With one candidate: a cell that does not fit into the entry.
+    /// One of several cells, by a pick. A single candidate is a cell that does not fit into the entry.
     Pick,
     /// The table for messages from other instances (R41).
     ReEnter,
-    /// The entry for unknown names. Used only if that entry can expire, so that only it is compiled again.
+    /// The entry for unknown names. Used only if that entry can expire, so that no other entry is compiled again.
     Unknown,
     /// The entry has expired.
     Expired,
@@ -57,10 +57,10 @@ pub(crate) enum Next {
     /// The rules, with `decide`.
     Rules,
     /// The service name, which is not listed and may begin with an address: the cell at the target is for names that do
-    /// not, and `decide` handles the others.
+    /// not begin with an address, and `decide` handles the others.
     MaybeAddress,
     /// The service name, which has no entry: the entry for unknown names decides it, unless a database has the service
-    /// or a request for it is pending; `decide` handles these.
+    /// or a request for it is pending; `decide` handles these two cases.
     MaybeUnknown,
 }
 
@@ -81,18 +81,18 @@ pub(crate) struct Cell {
 pub(crate) struct Entry {
     /// The `quarters` of the name; 0 if it has more than 64 bytes.
     pub(crate) chunks: [u128; 4],
-    /// The only broker id of the service's routes, or the first one.
+    /// The first or only broker id of the service's routes.
     pub(crate) broker: Guid,
     pub(crate) targets: [Target; 2],
     /// When the entry must be compiled again.
     pub(crate) expires: i64,
     /// The `short_key` of source and name. For a name of more than 64 bytes, which is compared again, the length only
-    /// has to exceed 64, so that the entry is not taken for that of a shorter name.
+    /// has to exceed 64, so that the entry is not mistaken for the entry of a shorter name.
     pub(crate) key: u32,
-    /// For a conversation without a broker id, with one other than `broker`, and with `broker`.
+    /// The actions for a conversation without a broker id, with a different broker id than `broker`, and with `broker`.
     pub(crate) actions: [Action; 3],
-    /// For [`Next::Pair`] and [`Next::HostDatabase`]: the cell for a broker id that is not listed; the next one is for
-    /// that of a database that has the service.
+    /// For [`Next::Pair`] and [`Next::HostDatabase`]: the cell for an unlisted broker id; the next cell is for the
+    /// broker id of a database that has the service.
     pub(crate) unlisted_cells: u32,
     /// The name; `NONE` in a default entry and a free slot.
     pub(crate) service: NameId,
@@ -153,7 +153,7 @@ impl Action {
     /// Uses the second target of the entry.
     pub(crate) const SECOND_TARGET: u8 = 0;
     pub(crate) const HAS_ROUTE: u8 = 1;
-    /// Binds a conversation that names no broker id to that of the entry or cell.
+    /// Binds a conversation that names no broker id to the broker id of the entry or cell.
     pub(crate) const BINDS: u8 = 2;
     /// The target is a next hop.
     pub(crate) const HAS_HOP: u8 = 3;
@@ -173,7 +173,7 @@ impl Action {
         self.flags >> flag & 1 == 1
     }
 
-    /// What to look at next; `None` if the decision is finished.
+    /// The next lookup; `None` if the decision is finished.
     #[inline]
     pub(crate) fn next_of(self) -> Option<Next> {
         self.has(Self::UNFINISHED).then(|| Next::ALL[self.outcome as usize % Next::COUNT])
@@ -220,8 +220,8 @@ impl Entry {
         service: NONE,
     };
 
-    /// Whether the entry is that of a name of up to 64 bytes, by its `quarters` and `short_key`. Computes without
-    /// branches, and is written out so that it is inlined.
+    /// Whether the entry belongs to a name of up to 64 bytes, by its `quarters` and `short_key`. Branch-free, and
+    /// written out so that it is inlined.
     #[inline]
     #[allow(clippy::needless_bitwise_bool)]
     pub(crate) fn is_of(&self, chunks: &[u128; 4], key: u32) -> bool {

@@ -1,9 +1,9 @@
-//! What is live at a time.
+//! The live routes at a given time.
 //!
-//! Expired routes are never deleted (R3), so the live ones would have to be filtered for every conversation. The
+//! Expired routes are never deleted (R3), so the live routes would have to be selected for every conversation. The
 //! decision table is compiled for the time before any expiry; each entry stores when it expires. After that, the entry
-//! is compiled again for the current time and cached until the next expiry, or until `now` goes back before the last
-//! one (`RouteIndex::live_entry` in `compile.rs`, for `look_up_live` in `batch.rs`).
+//! is compiled again for the current time and cached until the next expiry, or until `now` goes back to before the
+//! previous expiry (`RouteIndex::live_entry` in `compile.rs`, for `look_up_live` in `batch.rs`).
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ impl Window {
         }
     }
 
-    /// Restricts the window to another one.
+    /// Restricts the window to the intersection with another window.
     pub(crate) fn narrow(&mut self, other: Self) {
         (self.from, self.until) = (self.from.max(other.from), self.until.min(other.until));
     }
@@ -51,7 +51,7 @@ impl Window {
 #[derive(Debug)]
 pub(crate) struct LiveWildcards {
     pub(crate) window: Window,
-    /// Their rows by class; one of those with the same address (R21).
+    /// Their rows by class; one row for each address (R21).
     pub(crate) classes: [Vec<u32>; CLASSES.len()],
 }
 
@@ -131,7 +131,7 @@ impl LiveEntries {
         }
     }
 
-    /// Returns the number of a slot's cached entry if it holds at `now`.
+    /// Returns the number of a slot's cached entry if it is valid at `now`.
     #[inline]
     pub(crate) fn number(&self, slot: u32, now: i64) -> Option<usize> {
         let number = (*self.numbers.get(slot as usize)? as usize).checked_sub(1)?;

@@ -1,4 +1,4 @@
-//! Explains a decision: decides again and records what each step saw, and why routes did not match.
+//! Explains a decision: decides again and records what each step found and why routes did not match.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::route::decide::{
 use crate::route::index::{CLASSES, Class, RouteIndex};
 use crate::route::tie_break::{Picker, TieBreak, TieNumber};
 
-/// The most rejected routes that a step lists; further ones are only counted.
+/// The maximum number of rejected routes that a step lists; further routes are only counted.
 const REJECTED_SHOWN: usize = 20;
 
 /// A decision and how it was made.
@@ -48,7 +48,7 @@ pub struct Pass {
     pub origin: Origin,
     /// Message delivery is disabled in the database in which the conversation started (R34).
     pub sender_disabled: bool,
-    /// If so, the other database in which its broker id is enabled (I7).
+    /// In that case, the other database in which its broker id is enabled (I7).
     pub id_enabled_in: Option<u16>,
     /// For a reply, the databases with its broker id (R7), and whether there are any.
     pub reply: Option<(Vec<HostTrace>, bool)>,
@@ -58,7 +58,7 @@ pub struct Pass {
     pub expired_count: usize,
     /// The steps, up to the one that ended the search.
     pub steps: Vec<StepTrace>,
-    /// The classes, up to the one that was chosen from.
+    /// The classes, up to the class from which a route was chosen.
     pub classes: Vec<ClassTrace>,
     /// How the service was located.
     pub locate: Option<LocateTrace>,
@@ -334,7 +334,7 @@ impl RouteIndex {
         Some((trace, applies))
     }
 
-    /// Returns the databases accepted by `is_included`, which is called with whether they have the service.
+    /// Returns the databases accepted by `is_included`, whose argument tells whether the database has the service.
     fn trace_databases(&self, query: &Query<'_>, is_included: impl Fn(u16, bool) -> bool) -> Vec<HostTrace> {
         let name = self.catalog.find_name(query.name);
         let services = self.catalog.services.iter().filter(|(_, service)| Some(*service) == name);
@@ -517,7 +517,7 @@ fn result_label(end: &End) -> &'static str {
     }
 }
 
-/// Reports a difference between two names that a person would overlook.
+/// Reports a difference between two names that is easy to overlook.
 fn similar_name(name: &[u8], other: &[u8]) -> Option<Mismatch> {
     let (name, other) = (std::str::from_utf8(name).ok()?, std::str::from_utf8(other).ok()?);
     let lower = |text: &str| text.to_lowercase();

@@ -37,17 +37,17 @@ pub struct RouteIndex {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) options: Options,
     pub(crate) hash: NameHash,
-    /// Rows of the catalog sorted by (database, service name, broker id, route id); those without a name come last,
-    /// those without an id first.
+    /// Rows of the catalog sorted by (database, service name, broker id, route id); rows without a name come last, and
+    /// rows without an id come first.
     pub(crate) order: Vec<u32>,
     /// Maps a name in a source to its slot in `entries`.
     pub(crate) entry_slots: PerfectHash,
-    /// One per slot, `Entry::NONE` in a free one; then the default entries, and those for unknown names, of each
+    /// One per slot, `Entry::NONE` in a free slot; then the default entries and the entries for unknown names of each
     /// source.
     pub(crate) entries: Vec<Entry>,
-    /// The names that have no entry in the sources for which the limit omits them. The names of services that a
-    /// database has and of pending requests are hashed as those of `replies`, the names of the routes of `msdb` as its
-    /// own.
+    /// The names that have no entry in the sources for which the limit omits them. The names of services of a database
+    /// and of pending requests are hashed as names of `replies`, and the names of the routes of `msdb` as names of
+    /// `msdb`.
     pub(crate) omitted_names: NameFilter,
     /// The routes of each slot's entry, as positions in `order`.
     pub(crate) routes_at: Vec<[u32; 2]>,
@@ -55,7 +55,7 @@ pub struct RouteIndex {
     pub(crate) pair_slots: PerfectHash,
     pub(crate) pair_at: Vec<u32>,
     pub(crate) pairs: Vec<Pair>,
-    /// What entries and pairs refer to.
+    /// The cells that entries and pairs refer to.
     pub(crate) cells: Vec<Cell>,
     pub(crate) tables: Vec<RoutingTable>,
     pub(crate) service_databases: ServiceDatabases,
@@ -169,8 +169,8 @@ impl RouteIndex {
         self.entry_slots.slots as u32 + u32::from(source)
     }
 
-    /// The slot of the entry for unknown names of a source. It is the same as the default entry, unless names that are
-    /// known have no entry.
+    /// The slot of the entry for unknown names of a source. It is the default entry, unless some known names have no
+    /// entry.
     pub(crate) fn unknown_slot(&self, source: Source) -> u32 {
         // The sum may exceed a source's type.
         self.default_slot(self.replies()) + 1 + u32::from(source)
@@ -186,7 +186,7 @@ impl RouteIndex {
         self.is_in_slot(slot, source, name).then_some(slot)
     }
 
-    /// Whether a slot holds a name's entry in a source.
+    /// Whether a slot contains a name's entry in a source.
     #[inline]
     pub(crate) fn is_in_slot(&self, slot: u32, source: Source, name: &[u8]) -> bool {
         let entry = &self.entries[slot as usize];

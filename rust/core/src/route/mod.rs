@@ -5,8 +5,7 @@
 //! decide ────┤                                                               ├──► Decision
 //!            └ again, as if from another instance, if the next hop is this instance (R41)
 //! ```
-//! [`RouteIndex::resolve`] gives the same answers for blocks of conversations, and leaves the uncommon cases to
-//! `decide`.
+//! [`RouteIndex::resolve`] gives the same answers for blocks of conversations, and leaves uncommon cases to `decide`.
 
 mod batch;
 mod compile;

@@ -2,10 +2,10 @@
 
 use crate::route::perfect_hash::high;
 
-/// Bits per name: with two bits set for each name, about 2% of the other names seem to be in the filter.
+/// Bits per name: with two bits set for each name, about 2% of other names appear to be in the filter.
 const BITS_PER_NAME: usize = 16;
 
-/// A set of names, by their hashes. Contains all names that were added, and seems to contain a few others.
+/// A set of names, by their hashes. Contains all added names, and appears to contain a few others.
 #[derive(Debug)]
 pub(crate) struct NameFilter {
     words: Vec<u64>,

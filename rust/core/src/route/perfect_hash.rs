@@ -1,4 +1,4 @@
-//! A perfect hash: maps each key of a fixed set to a slot of its own without comparing keys.
+//! A perfect hash: maps each key of a fixed set to its own slot without comparing keys.
 //!
 //! Keys are divided into small groups. Each group has a pilot: a number that makes the keys of the group hash to
 //! slots that no other key uses. The pilots of a million keys fit into a second-level cache of 2 MB, so that a lookup
@@ -16,7 +16,7 @@ const TRIES: u32 = 1 << 16;
 pub(crate) struct PerfectHash {
     /// The factor for the hashes of each group.
     pilots: Vec<u32>,
-    /// The number of slots: a quarter more than there are keys, and one more.
+    /// The number of slots: the number of keys plus a quarter, plus one.
     pub(crate) slots: usize,
 }
 
@@ -27,7 +27,7 @@ impl Default for PerfectHash {
 }
 
 impl PerfectHash {
-    /// Assigns a slot to each hash. `None` if two hashes are equal or no pilot is found; try other hashes then.
+    /// Assigns a slot to each hash. `None` if two hashes are equal or no pilot is found; then try other hashes.
     pub(crate) fn new(hashes: &[u64]) -> Option<(Self, Vec<u32>)> {
         let slots = hashes.len() + hashes.len() / 4 + 1;
         let mut perfect = Self { pilots: vec![0; hashes.len() / GROUP + 1], slots };

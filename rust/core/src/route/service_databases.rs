@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::catalog::Catalog;
 use crate::guid::Guid;
 
-/// So many broker ids are compared one after the other without branches, which is faster than a binary search.
+/// Up to this many broker ids are compared one after the other without branches, which is faster than a binary search.
 const LINEAR_SCAN_MAX: usize = 32;
 
 /// The databases that have each service, and all broker ids.
@@ -13,7 +13,7 @@ const LINEAR_SCAN_MAX: usize = 32;
 pub(crate) struct ServiceDatabases {
     starts: Vec<u32>,
     databases: Vec<u16>,
-    /// The databases of each service, sorted by broker id; those with an unknown id come first.
+    /// The databases of each service, sorted by broker id; databases with an unknown id come first.
     by_broker: Vec<(Option<Guid>, u16)>,
     /// The broker ids of all databases, including disabled ones, sorted.
     brokers: Vec<Guid>,

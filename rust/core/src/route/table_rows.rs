@@ -8,11 +8,11 @@ use crate::route::expiry::LiveEntry;
 use crate::route::index::RouteIndex;
 use crate::route::tie_break::TieBreak;
 
-/// The most that the counts of the candidates of one decision may multiply to.
+/// The maximum product of the candidate counts of one decision.
 const COMBINATIONS_MAX: u128 = 1 << 40;
 const HASHES: u128 = 1 << 64;
 
-/// A row of the decision table: the conversations that it is for, and what happens to them.
+/// A row of the decision table: the conversations that it applies to, and what happens to them.
 #[derive(Clone, Debug)]
 pub struct TableRow<'a> {
     /// The database in which the conversations started; `None` if they came from another instance.
@@ -25,7 +25,7 @@ pub struct TableRow<'a> {
     pub has_broker: bool,
     /// The broker id that they name; `None` with `has_broker` for all ids without a row.
     pub broker: Option<Guid>,
-    /// The first and the last hash, of those that pick this row.
+    /// The first and the last hash that pick this row.
     pub hashes: [i64; 2],
     /// The decision comes from the table for other instances (R41), and not every reply may use it (R7).
     pub only_from_initiator: bool,
@@ -80,7 +80,7 @@ impl Share {
     }
 }
 
-/// An entry that holds at the time of the table.
+/// An entry that is valid at the time of the table.
 struct Current<'a> {
     entry: &'a Entry,
     live: Option<&'a LiveEntry>,
@@ -99,7 +99,7 @@ struct Writer<'a> {
 }
 
 impl RouteIndex {
-    /// Returns the decision table for the time `now`; `None` with `round_robin`, which has none.
+    /// Returns the decision table for the time `now`; `None` with `round_robin`.
     #[must_use]
     pub fn decision_table<'a>(&'a self, now: i64) -> Option<Vec<TableRow<'a>>> {
         if self.options.tie_break == TieBreak::RoundRobin {
@@ -244,7 +244,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Lists what is picked from a cell, with the hashes that pick it; no hashes if there are too many combinations.
+/// Lists the possible picks from a cell, each with the hashes that pick it; no hashes if there are too many
+/// combinations.
 fn flatten(cell: Cell, cells: &[Cell], share: Share, into: &mut Vec<(Cell, Option<Share>)>) {
     if cell.action.next_of() != Some(Next::Pick) {
         return into.push((cell, Some(share)));

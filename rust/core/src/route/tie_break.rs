@@ -13,11 +13,11 @@ pub enum TieBreak {
     First,
     /// By a stable hash of the conversation id.
     Hash,
-    /// In turn.
+    /// Each candidate in turn.
     RoundRobin,
 }
 
-/// What is picked; `round_robin` counts the turns of each separately.
+/// The kind of a pick; `round_robin` counts the turns of each kind separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     Broker,
@@ -25,8 +25,8 @@ pub(crate) enum Choice {
     Database,
 }
 
-/// The number by which `hash` picks for a conversation. It is uniform, and so is what each pick leaves of it: the
-/// picks of one conversation are independent, although they come from one hash.
+/// The number by which `hash` picks for a conversation. It is uniform, and what remains of it after each pick is
+/// uniform too: the picks of one conversation are independent, although they use one hash.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TieNumber(u64);
 

@@ -13,8 +13,8 @@ use std::arch::x86_64::{
 const WIDTH: usize = 8;
 /// The number of lanes that are interleaved.
 pub(super) const LANES: usize = 3 * WIDTH;
-/// Fewer than other engines, because 24 lanes at a distance of 4 KiB, for example, use few sets of a cache: lines that
-/// come too early are displaced before they are read.
+/// Fewer than for other engines, because 24 lanes at a distance of 4 KiB, for example, use few sets of a cache: lines
+/// that are prefetched too early are evicted before they are read.
 const AHEAD: usize = 3;
 
 type Vector = __m256i;

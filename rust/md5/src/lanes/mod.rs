@@ -20,7 +20,7 @@ use crate::Engine;
 use crate::rounds::{BLOCK, Block, START};
 use crate::scalar::pad;
 
-/// The most lanes of any engine.
+/// The maximum number of lanes of any engine.
 pub(crate) const LANES_MAX: usize = 32;
 
 /// The next blocks of each lane.
@@ -144,7 +144,7 @@ pub(crate) fn prefetch(message: &[u8]) {
     }
 }
 
-/// Prefetches block `at` of each lane. A processor follows fewer streams than there are lanes.
+/// Prefetches block `at` of each lane. A processor tracks fewer streams than there are lanes.
 #[inline]
 fn prefetch_block(sources: &[&[Block]], at: usize) {
     for source in sources {
@@ -165,7 +165,7 @@ fn prefetch_line(line: *const u8) {
     let _ = line;
 }
 
-/// How many blocks ahead are prefetched.
+/// The number of blocks to prefetch ahead.
 const AHEAD: usize = 8;
 
 // Copies of the input, made by the lanes while it is in the caches. A copy is written in whole cache lines: an engine
@@ -186,8 +186,8 @@ impl<'a, 'c> Copies<'a, 'c> {
         Self { from: [&[]; LANES_MAX], to: std::array::from_fn(|_| &mut [][..]) }
     }
 
-    /// Copies what does not fill whole lines of the destination, which has the same length, and leaves the lines to
-    /// the lane.
+    /// Copies the bytes that do not fill whole lines of the destination, which has the same length; the lane copies the
+    /// lines.
     pub(crate) fn put(&mut self, lane: usize, from: &'a [u8], to: &'c mut [MaybeUninit<u8>]) {
         // SAFETY: a line consists of bytes that may be uninitialized.
         let (head, lines, tail) = unsafe { to.align_to_mut::<Line>() };
