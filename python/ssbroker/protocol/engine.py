@@ -17,7 +17,7 @@ from ssbroker.protocol.backoff import Backoff, MonotonicClock
 from ssbroker.protocol.batch_reassembly import Assembler, DirectionLoader
 from ssbroker.protocol.dialog import Dialog, ErrorNotice, make_dialog
 from ssbroker.protocol.encoder import Encoder
-from ssbroker.protocol.envelope import ENVELOPE, table_to_rows
+from ssbroker.protocol.envelope import ENVELOPE, sender_keys, table_to_rows
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.inbound_fast_path import FastInboundFinder
 from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch, ReceivePlan, ReceivePlanner
@@ -312,6 +312,7 @@ class DialogEngine:
         self._encoder = Encoder(settings.integrity)
         self._cache = DialogCache(storage, honor_priority=settings.honor_priority)
         self._notices: list[ErrorNotice] = []
+        self._sent_notices: list[ErrorNotice] = []  # by the last call of `data_to_send`
         self._plan: ReceivePlan | None = None
         self._clock = MonotonicClock()
         self._pacing = TurnPacing()
@@ -333,6 +334,7 @@ class DialogEngine:
             Rows of `envelope.ENVELOPE`; None if nothing is due.
         """
         monotonic_now = self._clock.monotonic(now)
+        self._sent_notices = []
         if not self._is_due(monotonic_now):
             return None
         self._cache.mark_all_ready(self._sender.large.take_waiting(monotonic_now))
@@ -364,13 +366,27 @@ class DialogEngine:
             raise
         if acknowledging or self._notices:
             tables.append(self._encoder.replies(acknowledging, self._notices))
-            self._notices.clear()
+            self._sent_notices, self._notices = self._notices, []
         tables = [table for table in tables if table.num_rows]
         if not tables:
             return None
         rows = concatenated(tables)
         emit_acknowledgements(self._log, rows, is_sent=True, now=now)
         return rows
+
+    def take_back(self, rows: pa.Table, *, now: int) -> None:
+        """Makes the rows that the last call of `data_to_send` returned due again, because they could not be sent.
+
+        That lengthens no wait of P17. Fragments that were sent before may be sent again, too.
+        """
+        monotonic_now = self._clock.monotonic(now)
+        self.retransmit(dict.fromkeys(sender_keys(rows)))
+        for key in sender_keys(rows.filter(rows["acked_ahead"].is_valid())):
+            if (dialog := self._cache.loaded.get(key)) is not None:
+                dialog.ack_due = monotonic_now
+                self._cache.schedule(key, monotonic_now)
+        self._notices = [*self._sent_notices, *self._notices]
+        self._sent_notices = []
 
     def _is_due(self, monotonic_now: int) -> bool:
         """Returns whether anything may be sent now."""

@@ -228,6 +228,14 @@ class DatabaseDialogs:
         rows = self.engine.data_to_send(now=now, max_rows=ROWS_MAX, max_bytes=BYTES_MAX)
         if rows is None:
             return None
+        try:
+            return self._assign_next_hops(rows, now=now)
+        except BaseException:
+            self.engine.take_back(rows, now=now)
+            raise
+
+    def _assign_next_hops(self, rows: pa.Table, *, now: int) -> list[OutboundRows]:
+        """Returns rows of the engine by next hop, with their keys, without those that have no route."""
         senders, are_plain = sender_runs(rows)
         next_hops = self._next_hops(rows, senders)
         blobs = (
