@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.live_routes import LiveRoutes
 from ssbroker.broker.network import database_dialogs
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import MessageUndeliverable
-from ssbroker.protocol.settings import ProtocolSettings
+from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.wire.frames import DropReason
+from ssbroker.store import transmission_queue
 from tests.broker import sample_databases
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 from tests.broker.sample_databases import REPLIES, SHOP, STOCK, received, received_types, states, statuses, waiting
@@ -450,6 +453,32 @@ def test_a_database_is_served_again_after_a_temporary_failure(
         shop_and_bank.network.settle(seconds=70)
     assert shop_and_bank.receive_orders() == [b"two chairs"]
     assert waiting(shop_and_bank.sales) == []
+
+
+@pytest.mark.rule("P16")
+@pytest.mark.parametrize("what", ["messages", "routes"])
+def test_messages_of_other_processes_are_found_after_a_failed_read(
+    shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A second later, without waiting for the scan of delivery."""
+
+    def fails(*_given: object, **_options: object) -> None:
+        raise StorageError("the disk is out of reach", file="Sales.sqlite")
+
+    shop_and_bank.network.settle(seconds=1)
+    with (
+        Instance.open(shop_and_bank.shop.folder, clock=shop_and_bank.network.clock, background=False) as other,
+        other.database("Sales").transaction() as t,
+    ):
+        t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"from elsewhere")
+    with monkeypatch.context() as patched:
+        owner, method = (transmission_queue, "waiting_endpoints") if what == "messages" else (LiveRoutes, "decisions")
+        patched.setattr(owner, method, fails)
+        shop_and_bank.network.settle()
+    next_turn = shop_and_bank.network.servers["shop"].exchange.turn()
+    assert next_turn <= epoch_microseconds(shop_and_bank.network.clock()) + SECOND
+    shop_and_bank.network.settle(seconds=1)
+    assert shop_and_bank.receive_orders() == [b"from elsewhere"]
 
 
 @pytest.mark.rule("P16")

@@ -436,8 +436,7 @@ class DialogRegistry:
         database_id = dialogs.database.database_id
         self._dialogs.pop(database_id, None)
         self.needs_refresh = True
-        if (watch := self._watches.pop(database_id, None)) is not None:
-            watch.close()
+        self._drop_watch(database_id)
 
     def refresh(self) -> None:
         """Creates missing dialogs, and drops the dialogs of databases that are gone, disabled or mirrors, or have a new broker id."""
@@ -471,7 +470,7 @@ class DialogRegistry:
         self._dialogs, self._versions = dialogs, versions
         self.needs_refresh, self.has_failed = False, has_failed
         for database_id in self._watches.keys() - dialogs.keys():
-            self._watches.pop(database_id).close()
+            self._drop_watch(database_id)
 
     def newly_waiting(
         self, dialogs: DatabaseDialogs, sent: Callable[[], Mapping[int, tuple[bytes, int]]]
@@ -486,6 +485,16 @@ class DialogRegistry:
             watch = self._watches[database.database_id] = database.file.watch()
         if not watch.has_changed():
             return []
+        try:
+            return self._waiting(database, sent)
+        except BaseException:  # the next call reads what this one has not returned
+            self._drop_watch(database.database_id)
+            raise
+
+    def _waiting(
+        self, database: DatabaseContext, sent: Callable[[], Mapping[int, tuple[bytes, int]]]
+    ) -> list[OutgoingConversation]:
+        """Returns the conversations with other instances that have messages to send, except those of `sent`."""
         with database.file.read() as connection:
             waiting = transmission_queue.waiting_endpoints(connection)
             in_transit = sent() if waiting else {}
@@ -499,6 +508,11 @@ class DialogRegistry:
             for sender, decision in zip(senders, decisions, strict=True)
             if decision.next_hop_address is not None
         ]
+
+    def _drop_watch(self, database_id: int) -> None:
+        """Drops the watch of a file; the first call of a new one reports a change."""
+        if (watch := self._watches.pop(database_id, None)) is not None:
+            watch.close()
 
     def close(self) -> None:
         """Closes the file watches."""

@@ -22,7 +22,13 @@ from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys_unavailable
 from ssbroker.broker.network.addresses import route_addresses
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit, StatusWriter
-from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogRegistry, NextHop
+from ssbroker.broker.network.database_dialogs import (
+    FAILED_DATABASE_RETRY_INTERVAL,
+    LOCAL,
+    DatabaseDialogs,
+    DialogRegistry,
+    NextHop,
+)
 from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
 from ssbroker.broker.network.inbox import Inbox
@@ -134,6 +140,7 @@ class MessageExchange:
         self._writable: Final[dict[str, None]] = {}
         self._forwards_first = False
         self._poll_duration = 0
+        self._has_poll_failed = False
         self._announcements_seen = -1
         # Held by the thread that uses the dialogs. After an interrupt of that thread, this lock is free or still names it as the holder.
         self._guard: Final = WriteLock()
@@ -273,7 +280,7 @@ class MessageExchange:
             due_times.append(now + LOCKED_DATABASE_RETRY_INTERVAL)
         elif self._needs_turn:
             due_times.append(now)
-        if self._is_poll_wanted:
+        if self._is_poll_wanted or self._has_poll_failed:
             due_times.append(self._polled_at + self._poll_interval)
         due_times += [self._followed_until, self._flushed_at + FLUSH_INTERVAL]
         return min([now + self._longest_pause(), *(each for each in due_times if each is not None)])
@@ -365,11 +372,11 @@ class MessageExchange:
     @property
     def _poll_interval(self) -> int:
         """The time between the starts of two polls; the longer a poll takes, the less often it runs."""
-        return (
-            2 * self._poll_duration
-            if self._is_poll_wanted
-            else max(self._check_interval, POLL_PAUSE_FACTOR * self._poll_duration)
-        )
+        shortest = 2 * self._poll_duration
+        if self._is_poll_wanted:
+            return shortest
+        interval = max(self._check_interval, POLL_PAUSE_FACTOR * self._poll_duration)
+        return min(interval, max(shortest, FAILED_DATABASE_RETRY_INTERVAL)) if self._has_poll_failed else interval
 
     @property
     def _is_poll_wanted(self) -> bool:
@@ -493,6 +500,7 @@ class MessageExchange:
         if 0 <= now - self._polled_at < self._poll_interval:
             return
         self._announcements_seen = self._commit_signals.count(TRANSMISSIONS_CHANNEL)
+        self._has_poll_failed = False
         started = self._instance.microseconds()
         for dialogs in self._dialogs.all():
             try:
@@ -500,6 +508,7 @@ class MessageExchange:
                 found = self._dialogs.newly_waiting(dialogs, sent)
             except SsbrokerError as error:
                 log_failure(dialogs.database, "waiting messages could not be read", error)
+                self._has_poll_failed = True
                 continue
             if found:
                 self._in_transit.add(found, now=now)
