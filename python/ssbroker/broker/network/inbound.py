@@ -438,16 +438,18 @@ class InboundProcessor:
             return [(rows, error)]
         failed: list[tuple[pa.Table, Exception]] = []
         for part in parts:
+            rows = part.rows
             try:
-                self._write(peer, part, now, lock_timeout)
-            except LockTimeoutError:
-                deferred.append((peer, part.rows))
+                rows, keys = self._first_row_check.check(peer, part)
+                self._write(peer, part, rows, keys, now=now, lock_timeout=lock_timeout)
+            except LockTimeoutError:  # refused rows are not checked and reported again
+                deferred.append((peer, rows))
             except StorageError as error:
                 log_failure(
                     part.dialogs.database, "received messages could not be stored; the peer will send them again", error
                 )
             except Exception as error:  # noqa: BLE001 - the caller reports it
-                failed.append((part.rows, error))
+                failed.append((rows, error))
         return failed
 
     def _drop(self, peer: Peer, rows: pa.Table, error: Exception, now: int) -> None:
@@ -464,8 +466,10 @@ class InboundProcessor:
             with suppress(Exception):  # emitting the event may be what fails
                 self._router.report(rows, 0, error=_UNEXPECTED_ERROR, text=text, principal=peer.principal)
 
-    def _write(self, peer: Peer, part: InboundRows, now: int, lock_timeout: float) -> None:
-        rows, keys = self._first_row_check.check(peer, part)
+    def _write(
+        self, peer: Peer, part: InboundRows, rows: pa.Table, keys: SessionKeys, *, now: int, lock_timeout: float
+    ) -> None:
+        """Writes the rows of a part that were not refused."""
         dialogs = part.dialogs
         principal = None if peer.principal is None else peer.principal.encode()
         for _ in range(ATTEMPTS_MAX):
