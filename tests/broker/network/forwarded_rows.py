@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker.broker.network.forwarding import MessageForwarder
-from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.interfaces import Peer, SendResult
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.protocol.envelope import EnvelopeRow, rows_to_table
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
@@ -129,8 +129,8 @@ class Outboxes:
     def box(self, address: str) -> SharedOutbox:
         return self.boxes.setdefault(address, SharedOutbox(self.max_bytes))
 
-    def send(self, address: str, rows: pa.Table) -> int:
-        return self.box(address).put(rows)[1]
+    def send(self, address: str, rows: pa.Table) -> SendResult:
+        return self.box(address).put(rows)
 
     def dial(self, address: str) -> None:
         self.on_dial(address)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.instance_server import ServeOptions, Server
-from ssbroker.broker.network.interfaces import EndpointListener, Peer
+from ssbroker.broker.network.interfaces import EndpointListener, Peer, SendResult
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason
@@ -53,19 +53,19 @@ class MemoryEndpoint:
         self.network.network[self.address] = self
         return self.name, 4022
 
-    def send(self, address: str, rows: pa.Table) -> int:
+    def send(self, address: str, rows: pa.Table) -> SendResult:
         """See `interfaces.NetworkEndpoint`."""
         outbox = self.outboxes.setdefault(address, deque())
         if address in self.network.down or self._free_bytes(outbox) <= 0:
             self.full.add(address)
             if address in self.network.down:
                 self.receiver.connection_failed(address, "connection refused")
-            return 0
+            return SendResult(False, True, self.accepted.get(address, 0))
         outbox.append(rows)
         self.accepted[address] = self.accepted.get(address, 0) + rows.num_rows
-        if (left := self._free_bytes(outbox)) <= 0:
+        if is_full := self._free_bytes(outbox) <= 0:
             self.full.add(address)
-        return left
+        return SendResult(True, is_full, self.accepted[address])
 
     def _free_bytes(self, outbox: deque[pa.Table]) -> int:
         return self.outbox_bytes - sum(rows.nbytes for rows in outbox)

@@ -64,7 +64,7 @@ def test_the_principal_of_a_pinned_file_may_change(tmp_path: Path) -> None:
         pins.write_bytes(files["new"][0].read_bytes())
         assert bank.credentials is not None
         bank.credentials.reload()
-        shop.wait_for(lambda: shop.endpoint.send(bank.address, numbered(1)) > 0)
+        shop.wait_for(lambda: not shop.endpoint.send(bank.address, numbered(1)).is_full)
         bank.wait_for(bank.numbers)
         assert bank.batches[0][0].principal == "the shop"
 

@@ -36,12 +36,12 @@ def has_failed(endpoint: RecordingEndpoint, times: int) -> bool:
 def test_an_unreachable_address_is_reported_and_accepts_nothing_while_waiting() -> None:
     with RecordingEndpoint("shop", limits=NO_RETRY) as shop:
         address = f"TCP://{HOST}:{free_port()}"
-        assert shop.endpoint.send(address, numbered(2)) > 0
+        assert not shop.endpoint.send(address, numbered(2)).is_full
         shop.wait_for(lambda: [each for each, _ in shop.failed_connections] == [address])
         assert shop.failed_connections[0][1] == "the dial failed: connection refused"
         (event,) = shop.steps(ConnectionStep.CONNECT_FAILED)
         assert (event.address, event.error) == (address, 9754)
-        assert shop.endpoint.send(address, numbered(1)) == 0
+        assert not shop.endpoint.send(address, numbered(1)).is_accepted
         assert shop.endpoint.progress(address) == (2, 2)
 
 
@@ -64,12 +64,12 @@ def test_an_incoming_connection_ends_the_wait() -> None:
             shop.endpoint.send(address, numbered(1))
             bank.wait_for(bank.numbers)
         shop.wait_for(lambda: shop.failed_connections == [(address, "the instance is stopping")])
-        assert shop.endpoint.send(address, numbered(1)) == 0
+        assert not shop.endpoint.send(address, numbered(1)).is_accepted
         with RecordingEndpoint("bank", port=port, number=77) as again:
             again.endpoint.send(shop.address, numbered(1))
             shop.wait_for(lambda: shop.drained == [address])
             shop.wait_for(lambda: len(shop.connected_to) == 2)
-            assert shop.endpoint.send(address, numbered(1, first=5)) > 0
+            assert not shop.endpoint.send(address, numbered(1, first=5)).is_full
             again.wait_for(lambda: again.numbers() == [5])
             assert len(again.connections()) == 1
 
@@ -139,7 +139,7 @@ def test_an_immediate_goodbye_does_not_cause_endless_dials() -> None:
         shop.endpoint.send(address, numbered(1))
         shop.wait_for(lambda: shop.failed_connections or len(dials) > 10)
         assert len(dials) == 1
-        assert shop.endpoint.send(address, numbered(1)) == 0
+        assert not shop.endpoint.send(address, numbered(1)).is_accepted
 
 
 def test_repeated_immediate_goodbyes_lengthen_the_wait() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX
+from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX, SendResult
 from ssbroker.broker.network.message_exchange import SEND_NOW_MESSAGES_MAX, MessageExchange
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from tests.broker.network.served_pair import ServedPair
@@ -101,7 +101,7 @@ def test_the_committing_thread_sends_a_few_messages(pair: Pair, monkeypatch: pyt
     threads: set[int] = set()
     send = SocketEndpoint.send
 
-    def recorded(endpoint: SocketEndpoint, address: str, rows: pa.Table) -> int:
+    def recorded(endpoint: SocketEndpoint, address: str, rows: pa.Table) -> SendResult:
         threads.add(threading.get_ident())
         return send(endpoint, address, rows)
 

@@ -56,9 +56,9 @@ def test_an_unused_address_is_forgotten(monkeypatch: pytest.MonkeyPatch, local_n
             assert shop.endpoint.progress(name)[1] >= taken
         assert bank.numbers() == list(range(len(names)))
         for name in names[:2]:
-            one, other = shop.endpoint.progress(name), shop.endpoint.send(name, numbered(2))
-            assert other > 0
-            assert shop.endpoint.progress(name)[0] == one[0] + 2
+            (before_these, _), result = shop.endpoint.progress(name), shop.endpoint.send(name, numbered(2))
+            assert not result.is_full
+            assert result.accepted_rows == shop.endpoint.progress(name)[0] == before_these + 2
 
 
 def test_concurrent_dials_of_learned_addresses_are_limited(

@@ -37,10 +37,10 @@ def free_port() -> int:
 def is_accepted(sender: RecordingEndpoint, receiver: RecordingEndpoint, rows: pa.Table) -> bool:
     """Sends rows; returns whether they were accepted. If not, the outbox is full."""
     before, _ = sender.endpoint.progress(receiver.address)
-    free = sender.endpoint.send(receiver.address, rows)
-    taken, _ = sender.endpoint.progress(receiver.address)
-    assert taken - before == rows.num_rows or free <= 0
-    return taken > before
+    result = sender.endpoint.send(receiver.address, rows)
+    assert result.accepted_rows - before == (rows.num_rows if result.is_accepted else 0)
+    assert result.is_accepted or result.is_full
+    return result.is_accepted
 
 
 def send_when_free(sender: RecordingEndpoint, receiver: RecordingEndpoint, rows: pa.Table) -> None:
@@ -52,12 +52,12 @@ def send_when_free(sender: RecordingEndpoint, receiver: RecordingEndpoint, rows:
 def test_rows_arrive_in_order_over_one_connection() -> None:
     with RecordingEndpoint("shop") as shop, RecordingEndpoint("bank") as bank:
         for number in range(100):
-            assert shop.endpoint.send(bank.address, numbered(3, first=3 * number)) > 0
+            assert not shop.endpoint.send(bank.address, numbered(3, first=3 * number)).is_full
         bank.wait_for(lambda: len(bank.numbers()) == 300)
         assert bank.numbers() == list(range(300))
         peer, _ = bank.batches[0]
         assert (peer.instance_id, peer.name, peer.principal, peer.is_accept) == (shop.instance_id, "shop", None, True)
-        assert bank.endpoint.send(shop.address, numbered(5)) > 0
+        assert not bank.endpoint.send(shop.address, numbered(5)).is_full
         shop.wait_for(lambda: len(shop.numbers()) == 5)
         shop.wait_for(lambda: len(shop.connections()) == len(bank.connections()) == 1)
         assert shop.endpoint.progress(bank.address) == (300, 300)
@@ -388,7 +388,7 @@ def test_closing_writes_queued_rows() -> None:
                 send_when_free(shop, bank, numbered(1000, first=1000 * number, size=1000))
             bank.wait_for(bank.numbers)
         bank.wait_for(lambda: bank.numbers() == list(range(7000)))
-        assert shop.endpoint.send(bank.address, numbered(1)) > 0, "a closed endpoint does not block senders"
+        assert not shop.endpoint.send(bank.address, numbered(1)).is_full, "a closed endpoint does not block senders"
 
 
 def test_closing_does_not_wait_forever_for_a_peer_that_does_not_read() -> None:
@@ -397,7 +397,7 @@ def test_closing_does_not_wait_forever_for_a_peer_that_does_not_read() -> None:
         shop.endpoint.send(bank.address, numbered(1))
         bank.wait_for(bank.numbers)
         bank.endpoint.pause()
-        while shop.endpoint.send(bank.address, numbered(1000, size=2000)) > 0:
+        while not shop.endpoint.send(bank.address, numbered(1000, size=2000)).is_full:
             pass
         shop.endpoint.close(0.0)
         assert not shop.endpoint._thread.is_alive()
@@ -445,9 +445,7 @@ def test_repeated_dial_failures_are_marked_as_such() -> None:
     with RecordingEndpoint("shop") as shop:
 
         def is_sent() -> bool:
-            before, _ = shop.endpoint.progress(address)
-            shop.endpoint.send(address, numbered(1))
-            return shop.endpoint.progress(address)[0] > before
+            return shop.endpoint.send(address, numbered(1)).is_accepted
 
         def failed(number: int) -> list[bool]:
             shop.wait_for(is_sent)

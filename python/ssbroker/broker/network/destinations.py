@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ssbroker.broker.network.addresses import host_of
 from ssbroker.broker.network.connection import PeerConnection, call_listener
+from ssbroker.broker.network.interfaces import SendResult
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.broker.network.shared_state import EndpointContext
 
@@ -154,11 +155,11 @@ class Destinations:
         with self._lock:
             return self._destination(address)
 
-    def put(self, address: str, rows: pa.Table) -> tuple[Destination, bool, int]:
+    def put(self, address: str, rows: pa.Table) -> tuple[Destination, SendResult]:
         """Queues rows for an address; returns its state and the result of `SharedOutbox.put`."""
         with self._lock:  # so that the address is not forgotten in between
             destination = self._destination(address)
-            return (destination, *destination.outbox.put(rows))
+            return destination, destination.outbox.put(rows)
 
     def progress(self, address: str) -> tuple[int, int]:
         """Returns the `SharedOutbox.progress` of an address."""

@@ -561,13 +561,12 @@ class MessageForwarder:
         hop = self._hops[address]
         while hop.waiting and not hop.is_full and hop.instance_id is not None:
             for batch in self._buffer.drop_expired([hop.waiting.popleft()], now=now):
-                before, _ = self._endpoint.progress(address)
-                hop.is_full = self._endpoint.send(address, batch.with_time_consumed(now=now)) <= 0
-                batch.end, _ = self._endpoint.progress(address)
-                if batch.end > before:
+                result = self._endpoint.send(address, batch.with_time_consumed(now=now))
+                hop.is_full = result.is_full
+                if result.is_accepted:
+                    batch.end = result.accepted_rows
                     hop.in_transit.append(batch)
-                else:  # the outbox was full, or the wait after a failed dial has not ended
-                    hop.is_full = True
+                else:  # its outbox was full, or the wait after a failed dial has not ended
                     hop.waiting.appendleft(batch)
 
     def _drop_expired(self, *, now: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -40,6 +40,17 @@ class Peer:
     def label(self) -> str:
         """The name that the peer states, and the principal that its certificate proves, for messages."""
         return self.name if self.principal is None else f"{self.name}, authenticated as {self.principal}"
+
+
+class SendResult(NamedTuple):
+    """What became of rows for an address."""
+
+    is_accepted: bool
+    """Whether its outbox has accepted them."""
+    is_full: bool
+    """Whether it accepts nothing more for now."""
+    accepted_rows: int
+    """How many rows it has accepted so far, as in `NetworkEndpoint.progress`."""
 
 
 class EndpointListener(Protocol):
@@ -91,7 +102,7 @@ class NetworkEndpoint(Protocol):
             EndpointError: The endpoint cannot listen on the host and port.
         """
 
-    def send(self, address: str, rows: pa.Table) -> int:
+    def send(self, address: str, rows: pa.Table) -> SendResult:
         """Queues rows of `wire.frames.WIRE` in order, and writes a few at once if the socket accepts them; dials if there is no connection.
 
         Args:
@@ -99,9 +110,9 @@ class NetworkEndpoint(Protocol):
             rows: The rows.
 
         Returns:
-            The bytes that the outbox of the address still accepts. If the result is 0 or less, send no more rows to the
-            address until `outbox_drained` is called. If it was already 0 or less, or the wait after a failed dial has
-            not ended, the rows are not accepted.
+            Whether the outbox of the address has accepted the rows, and whether it is full. If so, send nothing more there until
+            `outbox_drained` is called. If it was full before the call, or the wait after a failed dial has not ended, the rows are not
+            accepted.
         """
 
     def dial(self, address: str) -> None:

@@ -182,15 +182,14 @@ class OutboundSender:
             return
         if self._is_reply_to_refused_address(dialogs, outbound):
             return
-        before, _ = self._endpoint.progress(next_hop)
-        if self._endpoint.send(next_hop, outbound.rows) > 0:
+        result = self._endpoint.send(next_hop, outbound.rows)
+        if not result.is_full:
             return
         self._closed.add(next_hop)
         for each in self._dialogs.all():
             each.next_hops.close(next_hop)
         self._on_full(next_hop)
-        taken, _ = self._endpoint.progress(next_hop)
-        if taken == before:  # retransmit as soon as there is space, without the waits of P17
+        if not result.is_accepted:  # retransmit as soon as there is space, without the waits of P17
             dialogs.engine.retransmit(outbound.keys)
 
     def _is_reply_to_refused_address(self, dialogs: DatabaseDialogs, outbound: OutboundRows) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from ssbroker.broker.network.interfaces import SendResult
 from ssbroker.protocol.wire.frames import size_of
 
 ROW_BYTES: Final = 512
@@ -25,10 +26,8 @@ class SharedOutbox:
 
     Examples:
         >>> outbox = SharedOutbox(1000)
-        >>> outbox.put(pa.table({"number": [1]})), outbox.put(pa.table({"number": [2]}))
-        ((True, 480), (True, -40))
-        >>> outbox.put(pa.table({"number": [3]})), outbox.progress
-        ((False, -40), (2, 0))
+        >>> [tuple(outbox.put(pa.table({"number": [number]}))) for number in (1, 2, 3)]
+        [(True, False, 1), (True, True, 2), (False, True, 2)]
         >>> outbox.take()["number"].to_pylist()
         [1]
     """
@@ -77,19 +76,19 @@ class SharedOutbox:
         with self._lock:
             return self._accepted - self._finished, self._bytes
 
-    def put(self, rows: pa.Table) -> tuple[bool, int]:
-        """Adds rows unless the outbox is full or blocked; returns whether they were added, and how many bytes it still accepts."""
+    def put(self, rows: pa.Table) -> SendResult:
+        """Adds rows unless it is full or blocked."""
         size = size_of(rows) + ROW_BYTES * rows.num_rows
         with self._lock:
             space = self._max_bytes - self._bytes
             if self._is_blocked or space <= 0:
                 self._must_notify_drained = True
-                return False, min(space, 0)
+                return SendResult(False, True, self._accepted)
             self._bytes += size
             self._accepted += rows.num_rows
             self._must_notify_drained = self._must_notify_drained or space <= size
-            self._rows.append((rows, size))  # done last, because an interrupt may follow a call
-            return True, space - size
+            self._rows.append((rows, size))  # last, because an interrupt may follow a call
+            return SendResult(True, space <= size, self._accepted)
 
     def take(self) -> pa.Table | None:
         """Removes and returns the oldest rows; they are pending until `finish` is called."""

@@ -15,7 +15,7 @@ from ssbroker._text import host_and_port
 from ssbroker.broker import fork_safety
 from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.destinations import Destination
-from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX
+from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX, SendResult
 from ssbroker.broker.network.shared_state import EndpointContext
 from ssbroker.broker.worker_thread import REENTRANT_TIMEOUT, is_reentrant_call
 from ssbroker.exceptions import EndpointError
@@ -80,13 +80,13 @@ class SocketEndpoint:
             raise EndpointError(f"cannot listen on {host_and_port(self._host, self._port)}: {reason}") from started
         return started
 
-    def send(self, address: str, rows: pa.Table) -> int:
+    def send(self, address: str, rows: pa.Table) -> SendResult:
         """See `NetworkEndpoint`."""
         check_rows(rows)  # here, so that the caller gets the error
-        destination, is_accepted, space = self._destinations.put(address, rows)
-        if is_accepted and not _send_now(destination):
+        destination, result = self._destinations.put(address, rows)
+        if result.is_accepted and not _send_now(destination):
             self._schedule_sending(destination)
-        return space
+        return result
 
     def dial(self, address: str) -> None:
         """See `NetworkEndpoint`."""
