@@ -242,18 +242,12 @@ class DatabaseDialogs:
             pa.nulls(rows.num_rows, pa.binary()) if are_plain else self.key_exchanges.key_exchange_column(rows, now=now)
         )
         wire_rows = to_wire_rows(rows, now=now, key_exchanges=blobs)
-        if len({*next_hops.values()}) == 1:
-            positions: Mapping[NextHop | None, list[int] | None] = dict.fromkeys(next_hops.values())
-        else:
-            positions = _rows_by_hop(senders, next_hops)
+        next_hop, *others = {*next_hops.values()}
+        if not others:
+            return [] if next_hop is None else [OutboundRows(next_hop, wire_rows, {each[:2] for each in next_hops})]
         return [
-            OutboundRows(
-                next_hop,
-                wire_rows if numbers is None else wire_rows.take(pa.array(numbers, pa.int64())),
-                {(conversation, side) for (conversation, side, _), hop in next_hops.items() if hop == next_hop},
-            )
-            for next_hop, numbers in positions.items()
-            if next_hop is not None
+            OutboundRows(next_hop, wire_rows.take(pa.array(numbers, pa.int64())), keys)
+            for next_hop, (numbers, keys) in _group_by_hop(senders, next_hops).items()
         ]
 
     def reroute(self) -> None:
@@ -375,15 +369,19 @@ class DatabaseDialogs:
         self.engine.retransmit([key])
 
 
-def _rows_by_hop(
+def _group_by_hop(
     senders: list[tuple[SenderKey, int]], next_hops: Mapping[SenderKey, NextHop | None]
-) -> Mapping[NextHop | None, list[int] | None]:
-    positions: dict[NextHop | None, list[int]] = {}
+) -> dict[NextHop, tuple[list[int], set[EndpointKey]]]:
+    """Returns the row numbers and the senders of each next hop."""
+    found: dict[NextHop, tuple[list[int], set[EndpointKey]]] = {}
     start = 0
     for sender, number in senders:
-        positions.setdefault(next_hops[sender], []).extend(range(start, start + number))
+        if (next_hop := next_hops[sender]) is not None:
+            numbers, keys = found.setdefault(next_hop, ([], set()))
+            numbers.extend(range(start, start + number))
+            keys.add(sender[:2])
         start += number
-    return positions
+    return found
 
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
