@@ -30,7 +30,6 @@ from ssbroker.protocol.wire.frames import (
     MirroringRole,
     OwnIdentity,
     PeerIdentity,
-    check_rows,
     encode_frame,
     frame_parts,
     pack_batch,
@@ -434,8 +433,7 @@ class FrameQueue:
         self.rows = self.bytes = 0
 
     def put(self, rows: pa.Table) -> None:
-        """Appends rows; if they cannot be sent, raises ProtocolError and appends nothing."""
-        check_rows(rows)
+        """Appends rows; raises ProtocolError, without appending any, if one is larger than a frame."""
         for piece in list(split_rows(rows)):
             self._tables.append(piece)
             self.rows += piece[0].num_rows
@@ -549,10 +547,10 @@ class Link:
         return events
 
     def send(self, rows: pa.Table) -> None:
-        """Queues rows of `frames.WIRE`.
+        """Queues rows of `frames.WIRE` that `frames.check_rows` accepts.
 
         Raises:
-            ProtocolError: The rows are invalid, or the link is leaving; nothing is queued.
+            ProtocolError: A row is larger than a frame, or the link is leaving; nothing is queued.
         """
         self._check_open()
         self._frame_queue.put(rows)
