@@ -266,21 +266,22 @@ class ForwardingBuffer:
     def admit(self, batch: ForwardedRows, *, now: int, free_space: Callable[[], None]) -> ForwardedRows:
         """Holds received rows, and returns the rows that are held. The remaining rows are dropped, each for the first reason that applies.
 
-        `free_space` is called to drop other rows if these rows would exceed the limit.
+        `free_space` is called, at most once, to drop other rows if these would exceed the limit.
         """
         dropped_rows: dict[int, int] = dict.fromkeys(batch.expired(now=now), EXPIRED)
         dropped_rows |= {
             row: HOPS_EXHAUSTED for row, hops in enumerate(values(batch.rows, "hops_remaining")) if not hops
         }
-        max_bytes = self._max_bytes()
+        max_bytes, may_free_space = self._max_bytes(), True
         for index, (key, size) in enumerate(zip(batch.keys, batch.sizes, strict=True)):
             if index in dropped_rows:
                 continue
             if key in self._keys:
                 dropped_rows[index] = DUPLICATE
                 continue
-            if self._bytes + size > max_bytes >= size:
+            if may_free_space and self._bytes + size > max_bytes >= size:
                 free_space()
+                may_free_space = False
             if self._bytes + size > max_bytes:
                 dropped_rows[index] = SIZE_EXCEEDED
             else:
