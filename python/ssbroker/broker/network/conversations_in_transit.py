@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker.broker.context import DatabaseContext, log_failure
@@ -83,7 +84,7 @@ class ConversationsInTransit:
     def __init__(self, *, principal_address: Callable[[str, str, bytes | None], str | None]) -> None:
         self._principal_address: Final = principal_address
         self._guard: Final = threading.RLock()
-        self._conversations: dict[tuple[int, EndpointKey], ConversationInTransit] = {}
+        self._conversations: defaultdict[int, dict[EndpointKey, ConversationInTransit]] = defaultdict(dict)
         self._new: dict[int, dict[EndpointKey, OutgoingConversation]] = {}
         self._keys: dict[tuple[int, int], EndpointKey] = {}
         self.unreachable: dict[str, str] = {}
@@ -94,15 +95,15 @@ class ConversationsInTransit:
         with self._guard:
             for each in conversations:
                 sender = each.sender
-                key = (sender.conversation_id, bool(sender.is_initiator))
-                dialog_key = (each.database.database_id, key)
-                self._new.setdefault(dialog_key[0], {})[key] = each
-                conversation = self._conversations.get(dialog_key)
+                key, database_id = (sender.conversation_id, bool(sender.is_initiator)), each.database.database_id
+                self._new.setdefault(database_id, {})[key] = each
+                known = self._conversations[database_id]
+                conversation = known.get(key)
                 if conversation is None or conversation.outgoing.sender.endpoint_id != sender.endpoint_id:
-                    conversation = self._conversations[dialog_key] = ConversationInTransit(each, now)
+                    conversation = known[key] = ConversationInTransit(each, now)
                 conversation.outgoing = each
                 conversation.last_seen = now
-                self._keys[dialog_key[0], sender.endpoint_id] = key
+                self._keys[database_id, sender.endpoint_id] = key
                 status = self._status(conversation, now)
                 conversation.status_text = NO_PROBLEM if status is None else str(status)
                 if status is not None:
@@ -113,10 +114,10 @@ class ConversationsInTransit:
         """Marks conversations that have more to send; returns the endpoint ids of conversations that must be passed to `add`."""
         others: list[int] = []
         with self._guard:
-            new = self._new.setdefault(database_id, {})
+            new, known = self._new.setdefault(database_id, {}), self._conversations[database_id]
             for endpoint_id in endpoint_ids:
                 key = self._keys.get((database_id, endpoint_id))
-                conversation = None if key is None else self._conversations.get((database_id, key))
+                conversation = None if key is None else known.get(key)
                 if key is None or conversation is None or conversation.status_text != NO_PROBLEM:
                     others.append(endpoint_id)
                 else:
@@ -142,17 +143,16 @@ class ConversationsInTransit:
                     each.outgoing.sender.conversation_handle,
                     each.outgoing.sender.send_sequence,
                 )
-                for (number, _), each in self._conversations.items()
-                if number == database_id
+                for each in self._conversations[database_id].values()
             }
 
     def set_blocked(self, database_id: int, key: EndpointKey, status: TransmissionStatus | None) -> None:
         """Sets the status that blocks a conversation, or removes it."""
-        conversation = self._conversations.get((database_id, key))
+        conversation = self._conversations.get(database_id, {}).get(key)  # creates nothing without the guard
         if status is None and (conversation is None or conversation.blocked_by is None):
             return
         with self._guard:
-            conversation = self._conversations.get((database_id, key))
+            conversation = self._conversations[database_id].get(key)
             if conversation is not None:
                 conversation.blocked_by = status
 
@@ -161,8 +161,9 @@ class ConversationsInTransit:
     ) -> None:
         """Records why an address does not acknowledge conversations; ignores conversations that are sent elsewhere."""
         with self._guard:
+            known = self._conversations[database_id]
             for key, reason in reasons.items():
-                conversation = self._conversations.get((database_id, key))
+                conversation = known.get(key)
                 if conversation is None:
                     continue
                 decision = conversation.outgoing.decision
@@ -172,19 +173,21 @@ class ConversationsInTransit:
     def acknowledged(self, database_id: int, keys: Iterable[EndpointKey], *, now: int) -> None:
         """Records that conversations were acknowledged."""
         with self._guard:
+            known = self._conversations[database_id]
             for key in keys:
-                conversation = self._conversations.get((database_id, key))
+                conversation = known.get(key)
                 if conversation is not None:
                     conversation.since, conversation.drop_reason = now, None
 
     def remove_idle(self, *, now: int) -> None:
         """Removes idle conversations, and the errors of addresses that no conversation uses any more."""
         with self._guard:
-            for dialog_key, conversation in list(self._conversations.items()):
-                if not 0 <= now - conversation.last_seen < FORGET_AFTER:
-                    del self._conversations[dialog_key]
-                    self._keys.pop((dialog_key[0], conversation.outgoing.endpoint_id), None)
-            decisions = [conversation.outgoing.decision for conversation in self._conversations.values()]
+            for database_id, known in list(self._conversations.items()):
+                for key, conversation in list(known.items()):
+                    if not 0 <= now - conversation.last_seen < FORGET_AFTER:
+                        del known[key]
+                        self._keys.pop((database_id, conversation.outgoing.endpoint_id), None)
+            decisions = [conversation.outgoing.decision for conversation in self._all()]
             used = {address for each in decisions for address in (each.next_hop_address, each.mirror_address)}
             self.unreachable = {address: why for address, why in self.unreachable.items() if address in used}
 
@@ -208,7 +211,7 @@ class ConversationsInTransit:
             return list(islice(self._updates(frozenset(addresses), now), max_updates))
 
     def _updates(self, addresses: frozenset[str | None], now: int) -> Iterator[StatusUpdate]:
-        for conversation in self._conversations.values():
+        for conversation in self._all():
             decision = conversation.outgoing.decision
             if conversation.blocked_by is None and addresses.isdisjoint(
                 (decision.next_hop_address, decision.mirror_address)
@@ -223,6 +226,9 @@ class ConversationsInTransit:
                     conversation.outgoing.sender._replace(transmission_status=conversation.status_text),
                     new,
                 )
+
+    def _all(self) -> Iterator[ConversationInTransit]:
+        return chain.from_iterable(known.values() for known in self._conversations.values())
 
     def mark_written(self, updates: Iterable[StatusUpdate]) -> None:
         """Records which statuses were written, except where delivery has written another status meanwhile."""
