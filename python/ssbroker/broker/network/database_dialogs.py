@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -37,18 +37,24 @@ if TYPE_CHECKING:
     from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 
-NextHop: TypeAlias = str
-"""The next hop of a dialog's rows: an address, `LOCAL`, `NOWHERE`, or the two addresses of a mirrored route whose principal is unknown."""
+class UnresolvedMirror(NamedTuple):
+    """A mirrored route whose principal is unknown, as a next hop: its messages wait until it is known."""
+
+    address: str
+    mirror_address: str
+    broker_instance: bytes | None
+
+
+NextHop: TypeAlias = str | UnresolvedMirror
+"""Where rows of a dialog go next: an address, `LOCAL`, `NOWHERE`, or a mirrored route whose principal is unknown."""
 LOCAL: Final = "LOCAL"
 """The next hop of messages for a database of this instance."""
 NOWHERE: Final = "NOWHERE"
 """The next hop of messages without a route; it opens when the catalog changes."""
-MIRROR_SEPARATOR: Final = " or "
-"""Separates the two addresses in the name of a next hop whose principal is unknown."""
 
 
 class DialogsByNextHop:
-    """Groups the dialogs of one database by next hop: an address, or a pair of mirrored addresses while the principal is unknown.
+    """Groups the dialogs of one database by next hop: an address, or a mirrored route while its principal is unknown.
 
     `closed` contains the next hops whose buffers are full; all databases share this set.
     """
@@ -73,9 +79,9 @@ class DialogsByNextHop:
         elif previous is not None and previous in self._closed:
             self._dialogs.release([key])
 
-    def next_hop_of(self, key: EndpointKey) -> NextHop | None:
-        """Returns the next hop of a dialog, if known."""
-        return self._next_hop_of.get(key)
+    def unresolved_mirrors(self) -> list[UnresolvedMirror]:
+        """Returns the mirrored routes that dialogs wait for."""
+        return [each for each, keys in self._keys.items() if keys and isinstance(each, UnresolvedMirror)]
 
     def keys(self, next_hop: NextHop) -> set[EndpointKey]:
         """Returns the dialogs of a next hop."""
@@ -132,7 +138,7 @@ class OutboundRows:
         keys: The sending endpoints.
     """
 
-    next_hop: NextHop
+    next_hop: str
     rows: pa.Table
     keys: set[EndpointKey]
 
@@ -269,21 +275,9 @@ class DatabaseDialogs:
         self._decisions = {
             each: decision for each, decision in self._decisions.items() if self.engine.is_loaded(each[:2])
         }
-        held = [
-            decision
-            for each, (_, decision) in self._decisions.items()
-            if MIRROR_SEPARATOR in (self.next_hops.next_hop_of(each[:2]) or "")
-        ]
-        self._ask_principals(held)
+        for unresolved in self.next_hops.unresolved_mirrors():  # keeps asking both addresses for their role
+            self._mirrors.resolve(*unresolved)
         self._request_missing_routes(self._decisions.values())
-
-    def _ask_principals(self, decisions: Iterable[Decision]) -> None:
-        """Keeps asking both addresses of mirrored routes for their roles as long as messages wait for them."""
-        for address, mirror, broker in {
-            (each.next_hop_address, each.mirror_address, each.broker_instance) for each in decisions
-        }:
-            if address is not None and mirror is not None:
-                self._mirrors.resolve(address, mirror, broker)
 
     def _request_missing_routes(self, decided: Iterable[tuple[RouteQuery, Decision]]) -> None:
         """Requests missing routes that have not been requested recently.
@@ -323,8 +317,8 @@ class DatabaseDialogs:
         known = self._unbound.items()
         self.engine.reload([key for (key, (_, broker)), now in zip(known, found, strict=True) if now != broker])
 
-    def _next_hops(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, NextHop | None]:
-        """Returns the next hop of each sender; None if there is no route."""
+    def _next_hops(self, rows: pa.Table, senders: list[tuple[SenderKey, int]]) -> dict[SenderKey, str | None]:
+        """Returns the address or `LOCAL` for each sender; None if it has to wait."""
         distinct = dict.fromkeys(sender for sender, _ in senders)
         new = [sender for sender in distinct if sender not in self._decisions]
         if new:
@@ -344,7 +338,7 @@ class DatabaseDialogs:
             self._request_missing_routes(each for each in decided if self.engine.is_loaded(each[0][:2]))
         return {sender: self._next_hop_for(sender) for sender in distinct}
 
-    def _next_hop_for(self, sender: SenderKey) -> NextHop | None:
+    def _next_hop_for(self, sender: SenderKey) -> str | None:
         (_, decision), key = self._decisions[sender], sender[:2]
         if decision.is_local:
             return LOCAL
@@ -355,7 +349,7 @@ class DatabaseDialogs:
         if mirror is not None:
             principal_address = self._mirrors.resolve(address, mirror, decision.broker_instance)
             if principal_address is None:
-                self._hold(key, address + MIRROR_SEPARATOR + mirror)
+                self._hold(key, UnresolvedMirror(address, mirror, decision.broker_instance))
                 return None
             address = principal_address
         self.next_hops.assign(key, address)
@@ -370,10 +364,10 @@ class DatabaseDialogs:
 
 
 def _group_by_hop(
-    senders: list[tuple[SenderKey, int]], next_hops: Mapping[SenderKey, NextHop | None]
-) -> dict[NextHop, tuple[list[int], set[EndpointKey]]]:
+    senders: list[tuple[SenderKey, int]], next_hops: Mapping[SenderKey, str | None]
+) -> dict[str, tuple[list[int], set[EndpointKey]]]:
     """Returns the row numbers and the senders of each next hop."""
-    found: dict[NextHop, tuple[list[int], set[EndpointKey]]] = {}
+    found: dict[str, tuple[list[int], set[EndpointKey]]] = {}
     start = 0
     for sender, number in senders:
         if (next_hop := next_hops[sender]) is not None:

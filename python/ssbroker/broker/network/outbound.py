@@ -13,11 +13,11 @@ from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.network.database_dialogs import (
     FAILED_DATABASE_RETRY_INTERVAL,
     LOCAL,
-    MIRROR_SEPARATOR,
     DatabaseDialogs,
     DialogRegistry,
     NextHop,
     OutboundRows,
+    UnresolvedMirror,
 )
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.settings import SECOND
@@ -104,7 +104,7 @@ class OutboundSender:
         dialogs: DialogRegistry,
         *,
         closed: set[NextHop],
-        on_full: Callable[[NextHop], None],
+        on_full: Callable[[str], None],
         loop_back: Callable[[pa.Table], object],
     ) -> None:
         self._instance: Final = instance
@@ -172,7 +172,7 @@ class OutboundSender:
 
     def open_mirrored(self) -> None:
         """Resumes sending to mirrored addresses, since their principal may be known now."""
-        for next_hop in [next_hop for next_hop in self._closed if MIRROR_SEPARATOR in next_hop]:
+        for next_hop in [each for each in self._closed if isinstance(each, UnresolvedMirror)]:
             self.open(next_hop)
 
     def _send(self, dialogs: DatabaseDialogs, outbound: OutboundRows) -> None:
@@ -193,8 +193,7 @@ class OutboundSender:
             dialogs.engine.retransmit(outbound.keys)
 
     def _is_reply_to_refused_address(self, dialogs: DatabaseDialogs, outbound: OutboundRows) -> bool:
-        """Whether rows only answer unknown conversations, and go to an address that a peer named and that refuses connections."""
-        next_hop = outbound.next_hop
-        if MIRROR_SEPARATOR in next_hop or any(dialogs.engine.is_loaded(key) for key in outbound.keys):
+        """Whether rows only answer unknown conversations, to an address that a peer named and that refuses connections."""
+        if any(dialogs.engine.is_loaded(key) for key in outbound.keys):
             return False
-        return self._endpoint.refusal_reason(next_hop) is not None
+        return self._endpoint.refusal_reason(outbound.next_hop) is not None
