@@ -2,47 +2,132 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
 import pytest
 
 from ssbroker.protocol.storage import Refusal
 from ssbroker.testing.simulation import EngineFactory
-from tests.protocol.pair import SECOND, established_pair, is_error, numbers
+from tests.protocol.pair import SECOND, Pair, established_pair, is_error, numbers
+
+BANK = "TCP://bank:4022"
 
 
-def test_a_held_dialog_sends_nothing_and_others_do(engine: EngineFactory) -> None:
-    both = established_pair(engine)
+@dataclass
+class Holding:
+    """An established pair whose initiator and target send over a next hop that can be closed."""
+
+    pair: Pair
+    closed_hops: set[str]
+
+
+@pytest.fixture
+def holding(engine: EngineFactory) -> Holding:
+    closed_hops: set[str] = set()
+    both = established_pair(partial(engine, closed_hops=closed_hops))
+    both.a.dialogs.assign(both.outgoing, BANK)
+    both.b.dialogs.assign(both.incoming, BANK)
+    return Holding(both, closed_hops)
+
+
+def test_a_held_dialog_sends_nothing_and_others_do(holding: Holding) -> None:
+    both = holding.pair
     other = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)
     both.a.send(both.outgoing, b"held")
-    both.a.dialogs.hold([both.outgoing])
+    holding.closed_hops.add(BANK)
     both.a.send(both.outgoing, b"and this too")
     both.a.send(other, b"goes")
     rows = both.a.rows(20 * SECOND)
     assert {row["conversation_id"] for row in rows} == {other[0]}
-    both.a.dialogs.release([both.outgoing])
+    holding.closed_hops.clear()
     assert numbers(both.a.rows(20 * SECOND)) == [(1, 0), (2, 0)]
 
 
-def test_a_held_dialog_has_no_timeout(engine: EngineFactory) -> None:
+def test_a_held_dialog_has_no_timeout(holding: Holding) -> None:
     """Neither for retries nor for acknowledgements; the engine would be polled in vain."""
-    both = established_pair(engine)
+    both = holding.pair
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
-    both.a.dialogs.hold([both.outgoing])
+    holding.closed_hops.add(BANK)
     assert both.a.rows(60 * SECOND) == []
     assert both.a.dialogs.next_timeout() is None
-    both.a.dialogs.release([both.outgoing])
+    holding.closed_hops.clear()
+    assert both.a.dialogs.next_timeout() == 0
     assert numbers(both.a.rows(60 * SECOND)) == [(1, 0)]
 
 
-def test_acknowledgements_are_held_until_the_release(engine: EngineFactory) -> None:
-    both = established_pair(engine)
+@pytest.mark.parametrize("is_new_message_due", [False, True])
+def test_acknowledgements_are_held_until_the_next_hop_opens(holding: Holding, *, is_new_message_due: bool) -> None:
+    both = holding.pair
     both.a.send(both.outgoing, b"order")
     both.b.receive_and_commit(both.a.rows(20 * SECOND), 20 * SECOND)
-    both.b.dialogs.hold([both.incoming])
+    holding.closed_hops.add(BANK)
     assert both.b.rows(22 * SECOND) == []
-    both.b.dialogs.release([both.incoming])
+    assert both.b.dialogs.next_timeout() is None
+    if is_new_message_due:
+        both.b.send(both.incoming, b"answer")
+    holding.closed_hops.clear()
     (row,) = both.b.rows(22 * SECOND)
     assert row["acked_sequence_number"] == 1
+    assert both.b.rows(24 * SECOND) == []
+
+
+def test_a_held_dialog_sends_when_it_gets_another_next_hop(holding: Holding) -> None:
+    both = holding.pair
+    both.a.send(both.outgoing, b"order")
+    both.b.receive_and_commit(both.a.rows(20 * SECOND), 20 * SECOND)
+    holding.closed_hops.add(BANK)
+    both.a.send(both.outgoing, b"held")
+    assert both.a.rows(20 * SECOND) == both.b.rows(22 * SECOND) == []
+    both.a.dialogs.assign(both.outgoing, "TCP://mirror:4022")
+    both.b.dialogs.assign(both.incoming, None)
+    assert numbers(both.a.rows(20 * SECOND)) == [(2, 0)]
+    assert [row["acked_sequence_number"] for row in both.b.rows(22 * SECOND)] == [1]
+
+
+def test_a_held_dialog_stays_in_memory_while_it_has_something_to_send(holding: Holding) -> None:
+    both = holding.pair
+    holding.closed_hops.add(BANK)
+    both.a.send(both.outgoing, b"held")
+    assert both.a.dialogs.flush(now=60 * SECOND) == 0
+    assert both.b.dialogs.flush(now=60 * SECOND) == 1
+
+
+def test_closing_and_opening_a_next_hop_schedules_nothing(holding: Holding) -> None:
+    """Otherwise, an outbox that is often full would fill the memory."""
+    both = holding.pair
+    both.a.send(both.outgoing, b"in flight")
+    both.a.rows(20 * SECOND)
+    timers = both.a.dialogs._cache._timers
+    before = len(timers)
+    for _ in range(10):
+        holding.closed_hops.add(BANK)
+        assert both.a.rows(20 * SECOND) == []
+        holding.closed_hops.clear()
+        assert both.a.rows(20 * SECOND) == []
+    assert len(timers) == before
+
+
+def test_next_hops_have_their_turns_in_rotation(engine: EngineFactory) -> None:
+    """A next hop with many dialogs does not delay others; a higher priority still comes first."""
+    both = established_pair(engine, honor_priority=True)
+    dialogs = [
+        both.begin(conversation=b"%16d" % number, far_broker_instance=both.b.name, priority=9 if number == 5 else 5)
+        for number in range(6)
+    ]
+    for number, dialog in enumerate(dialogs):
+        both.a.dialogs.assign(dialog, BANK if number < 4 else "TCP://depot:4022")
+        both.a.send(dialog, b"order")
+    sent = [int(row["conversation_id"]) for _ in range(6) for row in table_rows(both, max_rows=1)]
+    assert sent == [5, 0, 4, 1, 2, 3]
+
+
+def table_rows(both: Pair, *, max_rows: int) -> list[dict[str, Any]]:
+    """The rows that the initiator sends in one call."""
+    table = both.a.dialogs.data_to_send(now=20 * SECOND, max_rows=max_rows)
+    return [] if table is None else table.to_pylist()
 
 
 @pytest.mark.rule("P17")

@@ -54,11 +54,13 @@ class Dialog:
             4 * self.unacked_fragments >= settings.window_fragments or 4 * self.unacked_bytes >= settings.window_bytes
         )
 
+    def owes_acknowledgement(self, now: int) -> bool:
+        """Returns whether an acknowledgement is due."""
+        return self.ack_due is not None and self.ack_due <= now
+
     def is_due(self, now: int) -> bool:
         """Returns whether an acknowledgement or a retransmission is due."""
-        if self.ack_due is not None and self.ack_due <= now:
-            return True
-        return self.transmission.is_due(now)
+        return self.owes_acknowledgement(now) or self.transmission.is_due(now)
 
     def replace_endpoint(self, endpoint: DialogEndpoint) -> None:
         """Replaces the row and the ciphers; keeps the send and receive states."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -20,6 +20,7 @@ from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, sender_keys, table_to_rows
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.inbound_fast_path import FastInboundFinder
+from ssbroker.protocol.ready_dialogs import ReadyDialogs
 from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch, ReceivePlan, ReceivePlanner
 from ssbroker.protocol.row_events import emit_acknowledgements
 from ssbroker.protocol.row_opener import OpenedBatch, RowOpener
@@ -40,31 +41,29 @@ class DialogCache:
     Args:
         storage: Contains the rows of the endpoints, and the work table.
         honor_priority: Whether endpoints with a higher priority send first.
+        closed_hops: The next hops that accept nothing for now.
     """
 
     __slots__ = (
         "_clean",
-        "_held",
         "_honor_priority",
         "_newly_dirty",
-        "_ready",
         "_stale_saved",
         "_storage",
         "_timers",
         "_unloaded",
         "loaded",
+        "ready",
     )
 
-    def __init__(self, storage: DialogStorage, *, honor_priority: bool) -> None:
+    def __init__(self, storage: DialogStorage, *, honor_priority: bool, closed_hops: Collection[Hashable]) -> None:
         self._storage = storage
         self._honor_priority = honor_priority
-        self._ready: dict[int, dict[EndpointKey, None]] = {}
+        self.ready: Final = ReadyDialogs(closed_hops)
         self._timers: list[tuple[int, bytes, bool]] = []
         # Endpoints that may have something to send but are not loaded yet.
         self._unloaded: dict[EndpointKey, None] = {}
-        # The held endpoints, each with whether it became ready while it was held.
-        self._held: dict[EndpointKey, bool] = {}
-        # Removed endpoints, whose rows in the work table are outdated.
+        # Removed endpoints: their rows in the work table are outdated.
         self._stale_saved: set[EndpointKey] = set()
         # Endpoints whose transmission objects have been clean since they were loaded; and the number of objects that
         # became dirty but have not been reported yet.
@@ -113,11 +112,7 @@ class DialogCache:
 
     def mark_ready(self, dialog: Dialog) -> None:
         """Records that a dialog may have something to send."""
-        if dialog.key in self._held:
-            self._held[dialog.key] = True
-            return
-        priority = dialog.endpoint.priority if self._honor_priority else _DEFAULT_PRIORITY
-        self._ready.setdefault(priority, {})[dialog.key] = None
+        self.ready.add(dialog.key, priority=dialog.endpoint.priority if self._honor_priority else _DEFAULT_PRIORITY)
 
     def mark_all_ready(self, dialogs: Iterable[Dialog]) -> None:
         """Records that dialogs may have something to send."""
@@ -133,18 +128,11 @@ class DialogCache:
                 self._unloaded[key] = None
 
     def take_ready(self) -> Iterator[Dialog]:
-        """Removes and yields the ready dialogs, the highest priority first."""
+        """Removes and yields the ready dialogs whose next hop is open, the highest priority first."""
         if self._unloaded:
             self.mark_all_ready(self.load(self._unloaded).values())  # kept until loading succeeds
             self._unloaded.clear()
-        for priority in sorted(self._ready, reverse=True):
-            waiting = self._ready[priority]
-            while waiting:
-                key = next(iter(waiting))
-                dialog = self.loaded.get(key) or self.load([key]).get(key)  # kept until loading succeeds
-                del waiting[key]
-                if dialog is not None:
-                    yield dialog
+        return self.ready.take(lambda key: self.loaded.get(key) or self.load([key]).get(key))
 
     def restore(self, turns: Iterable[tuple[Dialog, list[Flight]]], owing: Iterable[Dialog], now: int) -> None:
         """Makes dialogs ready again after a read error ended their turns.
@@ -160,29 +148,10 @@ class DialogCache:
         for dialog in owing:
             self.schedule(dialog.key, now)
 
-    def hold(self, keys: Iterable[EndpointKey]) -> None:
-        """Prevents endpoints from sending."""
-        for key in keys:
-            if key not in self._held:
-                found = [waiting for waiting in self._ready.values() if key in waiting]
-                for waiting in found:
-                    del waiting[key]
-                self._held[key] = bool(found)
-
-    def is_held(self, dialog: Dialog) -> bool:
-        """Returns whether a dialog is prevented from sending."""
-        return dialog.key in self._held
-
-    def release(self, keys: Iterable[EndpointKey]) -> list[Dialog]:
-        """Lets endpoints send again; returns those that are in memory."""
-        was_ready = {key: self._held.pop(key) for key in keys if key in self._held}
-        self.mark_keys_ready([key for key, ready in was_ready.items() if ready])
-        return [self.loaded[key] for key in was_ready if key in self.loaded]
-
     @property
     def has_ready(self) -> bool:
         """Whether a dialog may have something to send."""
-        return bool(self._unloaded) or any(self._ready.values())
+        return bool(self._unloaded) or self.ready.has_open
 
     def schedule(self, key: EndpointKey, due: int) -> None:
         """Schedules a check of an endpoint."""
@@ -218,14 +187,11 @@ class DialogCache:
 
     def find_idle(self, now: int) -> list[Dialog]:
         """Returns the dialogs without recent activity that have nothing to send or acknowledge."""
-        ready = {key for waiting in self._ready.values() for key in waiting}
+        ready = self.ready.keys()
         return [
             dialog
             for key, dialog in self.loaded.items()
-            if dialog.transmission.last_used + IDLE_AFTER <= now
-            and dialog.ack_due is None
-            and key not in ready
-            and not self._held.get(key)
+            if dialog.transmission.last_used + IDLE_AFTER <= now and dialog.ack_due is None and key not in ready
         ]
 
     def evict(self, dialogs: Sequence[Dialog]) -> None:
@@ -249,10 +215,7 @@ class DialogCache:
         self._count_newly_dirty(gone)
         for dialog in gone:
             self._clean.discard(dialog.key)
-            for waiting in self._ready.values():
-                waiting.pop(dialog.key, None)
-            if dialog.key in self._held:
-                self._held[dialog.key] = False
+            self.ready.discard(dialog.key)
             self._stale_saved.add(dialog.key)
         return gone
 
@@ -285,6 +248,7 @@ class DialogEngine:
         random: Returns numbers in [0, 1) for the jitter of waits (P17), such as `random.Random(seed).random`.
         settings: Windows, limits and the protection required of secured dialogs.
         log: Receives the events.
+        closed_hops: The next hops that accept nothing for now: what is assigned to them sends nothing. The caller changes it.
     """
 
     def __init__(
@@ -294,6 +258,7 @@ class DialogEngine:
         random: Callable[[], float],
         settings: ProtocolSettings | None = None,
         log: EventLog | None = None,
+        closed_hops: Collection[Hashable] = frozenset(),
     ) -> None:
         self._storage = storage
         self._settings = settings = settings or ProtocolSettings()
@@ -310,7 +275,7 @@ class DialogEngine:
         self._sender = Sender(storage, settings, self._backoff)
         self._planner = ReceivePlanner(storage, BatchReceiver(storage, self._loader, assembler, self._log), self._log)
         self._encoder = Encoder(settings.integrity)
-        self._cache = DialogCache(storage, honor_priority=settings.honor_priority)
+        self._cache = DialogCache(storage, honor_priority=settings.honor_priority, closed_hops=closed_hops)
         self._notices: list[ErrorNotice] = []
         self._sent_notices: list[ErrorNotice] = []  # by the last call of `data_to_send`
         self._plan: ReceivePlan | None = None
@@ -351,7 +316,7 @@ class DialogEngine:
             while (
                 count < max_rows
                 and pacing.bytes < max_bytes
-                and self._collect_turns(turns, monotonic_now, now, pacing.batch_size)
+                and self._collect_turns(turns, acknowledging, monotonic_now, now, pacing.batch_size)
             ):
                 tables.append(self._encoder.fragments(batch := self._sender.take_fragments(turns, monotonic_now)))
                 count += tables[-1].num_rows
@@ -395,13 +360,20 @@ class DialogEngine:
         return bool(self._notices) or is_waiting or self._cache.has_ready or self._cache.has_due(monotonic_now)
 
     def _must_acknowledge(self, dialog: Dialog, monotonic_now: int) -> bool:
-        """Returns whether a dialog must acknowledge now; a dialog with a due retransmission becomes ready."""
-        if any(flight.due <= monotonic_now for flight in dialog.transmission.flights):
+        """Returns whether a dialog must acknowledge now; it becomes ready if a retransmission is due, or its next hop is closed."""
+        owes = dialog.owes_acknowledgement(monotonic_now)
+        is_held = owes and self._cache.ready.is_held(dialog.key)
+        if is_held or any(flight.due <= monotonic_now for flight in dialog.transmission.flights):
             self._cache.mark_ready(dialog)
-        return dialog.ack_due is not None and dialog.ack_due <= monotonic_now and not self._cache.is_held(dialog)
+        return owes and not is_held
 
-    def _collect_turns(self, turns: list[SendTurn], monotonic_now: int, now: int, most: int) -> bool:
+    def _collect_turns(
+        self, turns: list[SendTurn], acknowledging: list[Dialog], monotonic_now: int, now: int, most: int
+    ) -> bool:
+        """Plans the turns of ready dialogs, and adds those that must acknowledge; returns whether there are any turns."""
         for dialog in self._cache.take_ready():
+            if dialog.owes_acknowledgement(monotonic_now):  # its next hop was closed when that was due
+                acknowledging.append(dialog)
             if (lifetime := dialog.endpoint.lifetime) is not None and lifetime <= now:
                 self._sender.abandon(dialog)
                 continue
@@ -507,17 +479,13 @@ class DialogEngine:
             dialog.is_drained, dialog.has_new_messages = False, True
         self._cache.mark_keys_ready(keys)
 
-    def hold(self, keys: Iterable[EndpointKey]) -> None:
-        """Prevents endpoints from sending until `release`, because their next hop currently accepts no more rows."""
-        self._cache.hold(keys)
+    def assign(self, key: EndpointKey, next_hop: Hashable) -> None:
+        """Assigns an endpoint to a next hop, so that it sends nothing while that is closed; None if it is unknown."""
+        self._cache.ready.assign(key, next_hop)
 
-    def release(self, keys: Iterable[EndpointKey]) -> None:
-        """Lets endpoints send again."""
-        for dialog in self._cache.release(keys):
-            due = [dialog.ack_due, dialog.transmission.next_due()]
-            for due_time in due:
-                if due_time is not None:
-                    self._cache.schedule(dialog.key, due_time)
+    def next_hop_of(self, key: EndpointKey) -> Hashable:
+        """Returns the next hop of an endpoint; None if it is unknown."""
+        return self._cache.ready.next_hop_of(key)
 
     def retransmit(self, keys: Iterable[EndpointKey]) -> None:
         """Records that the endpoints' fragments in flight were lost, so that they are sent again immediately (P17)."""

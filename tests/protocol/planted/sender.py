@@ -183,7 +183,11 @@ def priorities_are_ignored(patch: pytest.MonkeyPatch) -> None:
 def the_lifetime_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """Messages are sent after the lifetime."""
     turns = DialogEngine._collect_turns
-    patch.setattr(DialogEngine, "_collect_turns", lambda self, found, now, _, most: turns(self, found, now, -1, most))
+
+    def collect(self: DialogEngine, found: list[SendTurn], owing: list[Dialog], now: int, _: int, most: int) -> bool:
+        return turns(self, found, owing, now, -1, most)
+
+    patch.setattr(DialogEngine, "_collect_turns", collect)
 
 
 def a_clock_set_back_delays_retries(patch: pytest.MonkeyPatch) -> None:

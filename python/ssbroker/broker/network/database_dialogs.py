@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -54,46 +54,26 @@ NOWHERE: Final = "NOWHERE"
 
 
 class DialogsByNextHop:
-    """Groups the dialogs of one database by next hop: an address, or a mirrored route while its principal is unknown.
+    """Groups the dialogs of one database by next hop: an address, or a mirrored route while its principal is unknown."""
 
-    `closed` contains the next hops whose buffers are full; all databases share this set.
-    """
-
-    def __init__(self, dialogs: DialogEngine, closed: set[NextHop]) -> None:
+    def __init__(self, dialogs: DialogEngine) -> None:
         self._dialogs: Final = dialogs
-        self._closed: Final = closed
-        self._next_hop_of: dict[EndpointKey, NextHop] = {}
-        self._keys: dict[NextHop, set[EndpointKey]] = {}
+        self._keys: dict[Hashable, set[EndpointKey]] = {}
 
     def assign(self, key: EndpointKey, next_hop: NextHop) -> None:
         """Assigns a dialog to a next hop."""
-        previous = self._next_hop_of.get(key)
-        if previous == next_hop:
-            return
-        if previous is not None:
-            self._keys[previous].discard(key)
-        self._next_hop_of[key] = next_hop
-        self._keys.setdefault(next_hop, set()).add(key)
-        if next_hop in self._closed:
-            self._dialogs.hold([key])
-        elif previous is not None and previous in self._closed:
-            self._dialogs.release([key])
-
-    def unresolved_mirrors(self) -> list[UnresolvedMirror]:
-        """Returns the mirrored routes that dialogs wait for."""
-        return [each for each, keys in self._keys.items() if keys and isinstance(each, UnresolvedMirror)]
+        if self._dialogs.next_hop_of(key) != next_hop:
+            self.forget([key])
+            self._keys.setdefault(next_hop, set()).add(key)
+            self._dialogs.assign(key, next_hop)
 
     def keys(self, next_hop: NextHop) -> set[EndpointKey]:
         """Returns the dialogs of a next hop."""
         return self._keys.get(next_hop, set())
 
-    def close(self, next_hop: NextHop) -> None:
-        """Stops sending the dialogs of a next hop."""
-        self._dialogs.hold(self.keys(next_hop))
-
-    def open(self, next_hop: NextHop) -> None:
-        """Resumes sending the dialogs of a next hop."""
-        self._dialogs.release(self.keys(next_hop))
+    def unresolved_mirrors(self) -> list[UnresolvedMirror]:
+        """Returns the mirrored routes that dialogs wait for."""
+        return [each for each, keys in self._keys.items() if keys and isinstance(each, UnresolvedMirror)]
 
     def retransmit(self, next_hop: NextHop) -> None:
         """Retransmits everything in transit to a next hop."""
@@ -102,21 +82,18 @@ class DialogsByNextHop:
     def forget(self, keys: Iterable[EndpointKey]) -> None:
         """Removes dialogs whose next hop has to be determined again."""
         for key in keys:
-            next_hop = self._next_hop_of.pop(key, None)
-            if next_hop is not None:
+            if (next_hop := self._dialogs.next_hop_of(key)) is not None:
                 self._keys[next_hop].discard(key)
-                if next_hop in self._closed:
-                    self._dialogs.release([key])
+                self._dialogs.assign(key, None)
 
     def retain(self, is_kept: Callable[[EndpointKey], bool]) -> None:
         """Removes the dialogs that are no longer in memory."""
-        self.forget([key for key in self._next_hop_of if not is_kept(key)])
+        self.forget([key for keys in self._keys.values() for key in keys if not is_kept(key)])
         self._keys = {next_hop: keys for next_hop, keys in self._keys.items() if keys}
 
     def clear(self) -> None:
         """Removes all dialogs."""
-        self.forget(list(self._next_hop_of))
-        self._keys = {}
+        self.retain(lambda _: False)
 
 
 ROWS_MAX: Final = 1024
@@ -171,8 +148,10 @@ class DatabaseDialogs:
         self._unbound: dict[EndpointKey, tuple[RouteQuery, bytes | None]] = {}
         # Used only for jitter, for each batch; the operating system's generator would be too slow.
         random = Random(instance.random.getrandbits(64))  # noqa: S311
-        self.engine: Final = DialogEngine(self.storage, random=random.random, settings=settings, log=instance.events)
-        self.next_hops: Final = DialogsByNextHop(self.engine, closed)
+        self.engine: Final = DialogEngine(
+            self.storage, random=random.random, settings=settings, log=instance.events, closed_hops=closed
+        )
+        self.next_hops: Final = DialogsByNextHop(self.engine)
         self.key_exchanges: Final = PendingKeyExchanges(database, keys)
         self._mirrors: Final = mirrors
         self._closed: Final = closed
@@ -359,7 +338,6 @@ class DatabaseDialogs:
         """Holds a dialog whose next hop is closed; its last rows are sent again when the next hop opens."""
         self._closed.add(next_hop)
         self.next_hops.assign(key, next_hop)
-        self.engine.hold([key])  # the dialog was released, but the next hop is still closed
         self.engine.retransmit([key])
 
 

@@ -159,10 +159,7 @@ class OutboundSender:
 
     def open(self, next_hop: NextHop) -> None:
         """Resumes sending to a next hop."""
-        if next_hop in self._closed:
-            self._closed.discard(next_hop)
-            for dialogs in self._dialogs.all():
-                dialogs.next_hops.open(next_hop)
+        self._closed.discard(next_hop)
 
     def retransmit(self, address: str) -> None:
         """Retransmits the rows that were in transit to an address as soon as possible, without the waits of P17."""
@@ -186,8 +183,6 @@ class OutboundSender:
         if not result.is_full:
             return
         self._closed.add(next_hop)
-        for each in self._dialogs.all():
-            each.next_hops.close(next_hop)
         self._on_full(next_hop)
         if not result.is_accepted:  # retransmit as soon as there is space, without the waits of P17
             dialogs.engine.retransmit(outbound.keys)
