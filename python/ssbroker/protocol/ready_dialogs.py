@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterator
 
 from ssbroker.protocol.dialog import Dialog
@@ -38,11 +38,15 @@ class ReadyDialogs:
         self._closed_hops = closed_hops
         self._next_hop_of: dict[EndpointKey, Hashable] = {}
         # No next hop without endpoints, so that those with many cost as much as those with one.
-        self._by_priority: dict[int, dict[Hashable, dict[EndpointKey, None]]] = {}
+        # The first key of a dict from which many first keys were removed would be slow to find.
+        self._by_priority: dict[int, dict[Hashable, OrderedDict[EndpointKey, None]]] = {}
 
     def add(self, key: EndpointKey, *, priority: int) -> None:
         """Adds an endpoint."""
-        self._by_priority.setdefault(priority, {}).setdefault(self._next_hop_of.get(key), {})[key] = None
+        by_hop, next_hop = self._by_priority.setdefault(priority, {}), self._next_hop_of.get(key)
+        if next_hop not in by_hop:
+            by_hop[next_hop] = OrderedDict()
+        by_hop[next_hop][key] = None
 
     def discard(self, key: EndpointKey) -> None:
         """Removes an endpoint, whatever its priority."""
