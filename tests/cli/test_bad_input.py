@@ -161,7 +161,7 @@ def test_corrupt_arrow_offsets(tmp_path: Path, catalog: Path, run: Run) -> None:
             "database,to_service_name,is_initiator\nSales,//A,1\nSales,//A,maybe\n",
             "is_initiator, row 1: 'maybe' is not valid; expected true",
         ),
-        ("to_service_name,outcome\n//A,LOCAL\n", "routing adds the column outcome; drop or rename"),
+        ("to_service_name,outcome\n//A,LOCAL\n", "routing adds the column outcome; rename or drop the column in the input"),
     ],
 )
 def test_malformed_csv_file(tmp_path: Path, catalog: Path, run: Run, text: str, wanted: str) -> None:
@@ -211,7 +211,7 @@ AFTER_BLANK_LINES = f"\n{_FULL}\n \t\n{_FULL}"
             f'{GOOD}{{"to_service_name": "//A", "is_initiator": "no"}}\n',
             'is_initiator, row 1: "no" is not valid; expected true or false',
         ),
-        (f'{GOOD}{{"to_service_name": "//A", "reason": null}}\n', "routing adds the column reason; drop or rename"),
+        (f'{GOOD}{{"to_service_name": "//A", "reason": null}}\n', "routing adds the column reason; rename or drop the column in the input"),
     ],
 )
 def test_malformed_json_lines_file(
@@ -308,7 +308,7 @@ def test_files_with_different_columns(tmp_path: Path, catalog: Path, run: Run, o
         ("*.csv", "no file matches the pattern"),
         ("empty", "the folder has no file of a known format"),
         ("text.txt", "unknown format; expected one of the suffixes"),
-        ("day.csv.gz", "day.csv.gz: compressed files are not read, except Parquet and Arrow IPC; decompress it, or"),
+        ("day.csv.gz", "day.csv.gz: compressed files are not supported, except Parquet and Arrow IPC; decompress the file, or"),
     ],
 )
 def test_missing_files(tmp_path: Path, catalog: Path, run: Run, given: str, wanted: str) -> None:
@@ -359,7 +359,7 @@ def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
         (["route"], "Missing argument 'CATALOG'; see 'ssbroker route --help'"),
         (
             ["route", "--conversations", "y", "x", "-o", "z"],
-            "Missing argument 'CATALOG'; give it before --conversations, which takes all values that follow it; see",
+            "Missing argument 'CATALOG'; specify it before --conversations, which takes all the values that follow; see",
         ),
         (["route", "x", "--conversations", "y"], "Missing option '--output' / '-o'"),
         (["route", "--nothing"], "No such option: --nothing"),

@@ -70,7 +70,7 @@ def test_lint_prints_each_code_with_its_findings(folder: Path, run: Run) -> None
         '  - SOUTH/Stores/database "Stores" (SOUTH.sql:2): accepts conversations for "//Soon" from NORTH/Sales'
         in found.out
     )
-    assert "\n1 error, 1 warning\nNot checked, because the catalogs do not contain it: " in found.out
+    assert "\n1 error, 1 warning\nNot checked, because the catalogs lack the information: " in found.out
 
 
 def test_lint_as_json_equals_the_function(folder: Path, run: Run) -> None:
@@ -92,7 +92,7 @@ def test_lint_of_several_catalogs_equals_lint_of_their_fleet(folder: Path, run: 
 def test_lint_without_findings(folder: Path, run: Run) -> None:
     found = run("lint", "--fleet", folder, *AT, "--ignore", "SSB017", "--expires-within", "0")
     assert (found.status, found.err) == (0, "")
-    assert found.out.startswith("No problems found.\nNot checked, because the catalogs do not contain it: ")
+    assert found.out.startswith("No problems found.\nNot checked, because the catalogs lack the information: ")
     assert "conversations that are left open" in found.out
     assert "; SEND permissions; certificates of the owners of services; event notifications; " in found.out
 
@@ -505,7 +505,7 @@ def test_compare_counts_lifetimes_from_now_whatever_its_times(run: Run, tmp_path
         (("lint", "--fleet", "nowhere"), "ssbroker: nowhere: no such folder; expected a folder of instances\n"),
         (
             ("lint", "{folder}/NORTH.sql", "--at", "noon"),
-            "ssbroker: --at: 'noon' is not a valid time; expected one such as 2026-11-20T21:00:00Z\n",
+            "ssbroker: --at: 'noon' is not a valid time; expected a time such as 2026-11-20T21:00:00Z\n",
         ),
         (
             ("lint", "{folder}/NORTH.sql", "{folder}/NORTH.sql"),
@@ -514,11 +514,11 @@ def test_compare_counts_lifetimes_from_now_whatever_its_times(run: Run, tmp_path
         (("lint", "{folder}", "--expires-within", "9" * 11), "ssbroker: Invalid value for '--expires-within': "),
         (
             ("trace", "--fleet", "{folder}", "--to-service", "//Stock"),
-            "ssbroker: --from: specify where the conversation starts: NORTH/Sales, SOUTH/Stores\n",
+            "ssbroker: --from: specify where the conversation starts: expected one of NORTH/Sales, SOUTH/Stores\n",
         ),
         (
             ("trace", "--fleet", "{folder}", "--to-service", "//Stock", "--from", "/Sales"),
-            "ssbroker: --from: '/Sales' is not valid; expected INSTANCE/DATABASE\n",
+            "ssbroker: --from: '/Sales' is not valid; expected INSTANCE/DATABASE, or one of the two names without the slash\n",
         ),
         (
             ("compare", "{folder}/NORTH.sql", "{folder}/NORTH.sql", "--conversations", "{folder}/SOUTH.sql"),

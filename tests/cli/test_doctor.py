@@ -102,7 +102,7 @@ def test_a_damaged_database_is_found(run: Run, shop: Path, damage: str) -> None:
     result = run("doctor", shop)
     assert (result.status, result.err) == (1, "")
     whole, found = result.out.splitlines()[-2:]
-    assert whole == f"folder {shop}: holds an instance; 1 of 2 databases cannot be used or is damaged"
+    assert whole == f"folder {shop}: holds an instance; damaged or unusable: 1 of 2 databases"
     assert found.startswith(f"database Sales: {path}: ")
 
 

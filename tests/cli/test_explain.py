@@ -64,7 +64,7 @@ def test_database_is_required_if_there_are_several(catalog: Path, run: Run) -> N
     ("options", "wanted"),
     [
         (["--from", "Nowhere"], "'Nowhere' is not a database"),
-        (["--from", "NORTH/Sales"], "has the tables of the instance 'network', not of 'NORTH'"),
+        (["--from", "NORTH/Sales"], "contains the tables of the instance 'network', not those of 'NORTH'"),
         (["--from", "Sales", "--from-outside"], "--from and --from-outside cannot be used together"),
         (["--from", "Sales", "--broker-instance", "12"], "--broker-instance: '12' is not a valid GUID"),
         (["--from", "Sales", "--conversation-id", "12"], "--conversation-id: '12' is not a valid GUID"),
@@ -107,6 +107,6 @@ def test_delivery_to_a_service_without_a_contract(tmp_path: Path, run: Run) -> N
     script = tmp_path / "shop.sql"
     script.write_text("CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Own] ON QUEUE Q;")
     found = run("explain", script, "--to-service", "//Own")
-    assert "//Own has no contract, so it refuses conversations" in found.out
+    assert "//Own has no contract, so it refuses every" in found.out
     (note,) = json.loads(run("explain", script, "--to-service", "//Own", "--json").out)["notes"]
-    assert note == "//Own has no contract, so it refuses conversations that others start with it (-8408)."
+    assert note == "The service //Own has no contract, so it refuses every conversation that is started with it (error -8408)."

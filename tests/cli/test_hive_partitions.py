@@ -130,4 +130,4 @@ def test_spark_refuses_partitions(tmp_path: Path, catalog: Path, run: Run) -> No
     whole = run("reassemble", "--spark", file, "-o", tmp_path / "out")
     for result in (routed, whole):
         assert result.status == 2
-        assert "--spark does not read the column database of Hive partitions; omit --spark" in result.err
+        assert "--spark does not read the Hive partition column database; omit --spark" in result.err

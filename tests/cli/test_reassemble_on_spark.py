@@ -55,7 +55,7 @@ def test_spark_equals_the_local_run(tmp_path: Path, run: Run, run_on_spark: Spar
         " exceeded a limit; raise --max-pending-bytes or --max-fragments-per-message (now 2) or --max-message-bytes\n"
     )
     assert results[3].err.startswith(
-        "ssbroker: warning: 1 complete message waits for numbers that are not in the input"
+        "ssbroker: warning: 1 complete message waits for earlier messages that are not in the input"
     )
     wanted = ssbroker.reassemble(table, session_keys=KEYS)
     for folder, rows_wanted in (("rejected", wanted.rejected), ("incomplete", wanted.pending)):

@@ -216,11 +216,11 @@ def test_invalid_session_keys_are_reported_without_the_key(
         (["--session-key-column", "nothing"], "in.parquet: nothing: the column is missing"),
         (
             ["--max-pending-bytes", "many"],
-            "--max-pending-bytes: 'many' is not a valid size; expected one such as 256MiB, or none",
+            "--max-pending-bytes: 'many' is not a valid size; expected a size such as 256MiB, or none",
         ),
         (
             ["--max-pending-messages", "1e6"],
-            "--max-pending-messages: '1e6' is not a valid number; expected one such as 1000000",
+            "--max-pending-messages: '1e6' is not a valid number; expected a number such as 1000000",
         ),
         (["--max-pending-bytes", "9" * 5000], "--max-pending-bytes: '999"),
         (["--max-pending-messages", "9" * 5000], "--max-pending-messages: '999"),

@@ -130,8 +130,8 @@ def test_messages_that_wait_for_a_number_outside_the_input_are_a_warning(tmp_pat
     given = write(parts.take([0, 2, 5, 6, 7, 8]), tmp_path / "in.parquet")
 
     assert run("reassemble", given, "-o", output).err == (
-        "ssbroker: warning: 1 complete message waits for numbers that are not in the input, because each direction starts at 0; "
-        "to continue earlier runs, use --state FILE in all of them, or --any-order\n"
+        "ssbroker: warning: 1 complete message waits for earlier messages that are not in the input (each direction starts at number 0); "
+        "if earlier runs read these messages, use --state FILE in all runs, or --any-order\n"
     )
     assert run("reassemble", given, "-o", output, "--quiet").err == ""
     assert run("reassemble", given, "-o", output, "--any-order").err == ""

@@ -233,7 +233,7 @@ def test_each_query_has_its_result(run: Run, folder: Path) -> None:
 def test_json_has_the_rows_of_one_query(run: Run, folder: Path) -> None:
     result = run("sql", folder, "--json", "--query", "SELECT 1 AS a; SELECT 2 AS b")
     assert (result.status, result.out) == (2, "")
-    assert "--query: --json prints the rows of one query, got 2; run each one on its own" in result.err
+    assert "--query: --json prints the rows of one query, got 2 queries; run each query separately" in result.err
 
 
 def test_nan_and_infinity_are_text_in_json(run: Run, folder: Path) -> None:
@@ -369,7 +369,7 @@ def test_moved_messages_are_put_back(run: Run, tmp_path: Path) -> None:
     (line,) = (line for line in run("status", folder).out.splitlines() if "moved to" in line)
     assert line.endswith(". To put them back: `ssbroker requeue FOLDER Sales dbo.Jobs`")
     assert run("requeue", folder, "Sales", "Jobs_failed").out == (
-        "0 messages put back into Jobs_failed; there are messages that were moved from dbo.Jobs\n"
+        "0 messages put back into Jobs_failed; messages were moved from other queues: dbo.Jobs\n"
     )
     first = run("requeue", folder, "Sales", "dbo.Jobs", "--conversation-handle", handles[1])
     assert (first.status, first.out) == (0, "1 message put back into dbo.Jobs\n")

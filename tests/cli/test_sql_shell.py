@@ -83,7 +83,7 @@ def test_a_statement_has_lines_until_a_semicolon_or_go(shell: Terminal) -> None:
 
 def test_errors_do_not_end_the_shell(shell: Terminal) -> None:
     assert shell.send("SELECT * FROM sys.routs;") == [
-        "error: sys.routs: there is no view or queue of this name; did you mean",
+        "error: sys.routs: there is no view or queue with this name; did you mean",
         "sys.routes?",
     ]
     assert shell.send("CREATE QUEUE Orders;") == [
@@ -198,7 +198,7 @@ def test_records_of_rows(shell: Terminal) -> None:
     assert shell.send("SELECT 1 AS a;") == ["a", "1", "(1 row)"]
     assert shell.send("SELECT range AS n FROM range(2000);")[-2:] == [
         "999",
-        "(1,000 of 2,000 rows; LIMIT and OFFSET select others)",
+        "(1,000 of 2,000 rows; LIMIT and OFFSET select other rows)",
     ]
 
 

@@ -112,13 +112,13 @@ def test_queue_that_is_not_in_a_folder_must_be_specified(served: tuple[Path, Pat
         ((shop, stock), "--from: expected INSTANCE[/DATABASE], because several instances are loaded: shop, stock"),
         (
             ("--fleet", folder),
-            "--queue: specify the rows of sys.transmission_queue: no catalog is the folder of an instance",
+            "--queue: specify the rows of sys.transmission_queue, because no catalog is the folder of an instance",
         ),
         (
             (shop, folder / "NORTH.sql", "--from", "NORTH"),
-            "--queue: specify the rows of sys.transmission_queue: NORTH is not the folder of an instance",
+            "--queue: specify the rows of sys.transmission_queue, because NORTH is not the folder of an instance",
         ),
-        ((stock, "--queue", shop), f"--queue: {shop}: the folder of an instance; specify it as a catalog too"),
+        ((stock, "--queue", shop), f"--queue: {shop} is the folder of an instance; specify it as a catalog too"),
     ):
         found = run("stuck", *arguments)
         assert (found.status, found.err) == (2, f"ssbroker: {problem}\n")
@@ -194,7 +194,7 @@ def test_message_that_leaves_the_instances_gets_no_all_clear(folder: Path, run: 
             "addresses=TCP://prices:4022 in its script. Or correct the route."
         ),
         "",
-        "No problem was found for 1 message. 1 of them could be followed only to an address that no instance has.",
+        "No problem was found for 1 message. 1 of these messages could be followed only to an address that belongs to no instance.",
     ]
 
 
@@ -275,7 +275,7 @@ def test_rare_causes_are_counted(folder: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("start", "text", "message"),
     [
-        (None, "to_service_name\n//A\n", "--from: specify where the messages wait: NORTH/Sales, NORTH/Billing, SOUTH/"),
+        (None, "to_service_name\n//A\n", "--from: specify where the messages wait: expected one of NORTH/Sales, NORTH/Billing, SOUTH/"),
         (None, "database,to_service_name\nSales,//A\n", "--from: specify one of NORTH, SOUTH\n"),
         ("NORTH/Stores", "to_service_name\n", "--from: unknown database 'Stores' in NORTH; expected one of Billing, "),
         (
@@ -383,7 +383,7 @@ def test_exports_of_other_tools_are_read(folder: Path, run: Run, text: str, enco
         (SQLCMD.replace("Sales", "Nowhere"), "(line 3 of the file)\n"),
         ("database,to_service_name\nSales,//A\nSales\n", "got 1: 'Sales' (line 3 of the file)\n"),
         ("database;to_service_name\nSales;//A;x\n", "got 3: 'Sales;//A;x' (line 2 of the file)\n"),
-        ("database to_service_name\n-------- ---------------\n", 'sqlcmd separates columns with -s "," -W\n'),
+        ("database to_service_name\n-------- ---------------\n", '; to separate columns with commas, run sqlcmd with -s "," -W\n'),
     ],
 )
 def test_error_names_the_line_of_the_file(folder: Path, run: Run, text: str, end: str) -> None:

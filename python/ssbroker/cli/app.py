@@ -110,7 +110,7 @@ _COMMANDS: Final = {
     "sql": "Run T-SQL scripts, a query or an interactive shell on an instance.",
     "status": "Show the state of an instance.",
     "watch": "Show the state of an instance as it changes, until Ctrl-C.",
-    "requeue": "Put messages that failed and were moved to another queue back into their queue.",
+    "requeue": "Put messages that failed and were moved to another queue back into the original queue.",
     "doctor": "Check the installation, and the files of an instance.",
 }
 """The commands, each with the first line of its help. The module of a command has the same name, and is imported when needed."""
@@ -222,7 +222,7 @@ def _usage_problem(error: Any, arguments: Sequence[str]) -> str:
         value = error.__cause__.errors()[0]["input"]
         problem = f"{problem.replace('Input should be a valid', 'expected a valid').replace('Input should be', 'expected a value')}, got {value!r:.80}"
     if problem.startswith("Missing argument") and _MULTIPLE_FILES_OPTION in arguments:
-        problem += f"; give it before {_MULTIPLE_FILES_OPTION}, which takes all values that follow it"
+        problem += f"; specify it before {_MULTIPLE_FILES_OPTION}, which takes all the values that follow"
     return problem
 
 

@@ -94,9 +94,14 @@ def _load_authority(folder: Path) -> CertificateWithKey:
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}", value=str(error.filename)) from error
     if not can_sign(found.certificate):
-        raise InputError(f"{certificate}: not the certificate of an authority: it cannot sign other certificates")
+        raise InputError(
+            f"{certificate}: not the certificate of an authority, because it cannot sign other certificates; "
+            "restore the file, or create an authority in another folder"
+        )
     if read_key(found.key).public_key() != read_certificate(found.certificate).public_key():
-        raise InputError(f"{key}: not the private key of {certificate}")
+        raise InputError(
+            f"{key}: not the private key of {certificate}; restore the file, or create an authority in another folder"
+        )
     return found
 
 

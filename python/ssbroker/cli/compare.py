@@ -52,7 +52,7 @@ Show the effects of a pull request:
 
   ssbroker compare main/net.sql branch/net.sql
 
-Count them over the traffic of a day:
+Also count the conversations of a day that change:
 
   ssbroker compare main/net.sql branch/net.sql --conversations day/*.parquet
 
@@ -70,7 +70,7 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="FILE...",
-            help="Conversations to count: files, folders or patterns, as for route; with --fleet, with the column instance.",
+            help="Conversations to count: files, folders or patterns, as for the command route. --fleet requires the column instance.",
         ),
     ] = None,
     fleet: FleetOption = False,

@@ -162,7 +162,8 @@ def require_start(
         if database in (None, each) and each not in SYSTEM_DATABASES
     ]
     if len(starts) > 1:
-        raise InputError(f"--from: specify {subject}: {', '.join(shortened_list(starts, SHOWN_NAMES_MAX))}")
+        expected = ", ".join(shortened_list(starts, SHOWN_NAMES_MAX))
+        raise InputError(f"--from: specify {subject}: expected one of {expected}")
 
 
 SHOWN_NAMES_MAX: Final = 10
@@ -192,7 +193,10 @@ def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]
             return known, None
         return None, find_name(text, database_names(fleet)) or text
     if not instance or not database:
-        raise InputError(f"--from: {text!r:.80} is not valid; expected INSTANCE/DATABASE", value=text)
+        raise InputError(
+            f"--from: {text!r:.80} is not valid; expected INSTANCE/DATABASE, or one of the two names without the slash",
+            value=text,
+        )
     known = find_name(instance, fleet)
     if known is None:
         return instance, database

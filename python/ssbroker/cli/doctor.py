@@ -138,7 +138,7 @@ def _check_databases(folder: Path) -> tuple[list[dict[str, Any]] | None, str | N
     except SsbrokerError as error:
         return None, f"holds an instance that cannot be opened: {error}"
     damaged = sum(problem is not None for problem in problems.values())
-    whole = f"holds an instance; {damaged:,} of {count_of(len(problems), 'database')} cannot be used or is damaged"
+    whole = f"holds an instance; damaged or unusable: {damaged:,} of {count_of(len(problems), 'database')}"
     return [{"name": name, "problem": problem} for name, problem in problems.items()], whole if damaged else None
 
 

@@ -69,7 +69,7 @@ def explain(
         bool, typer.Option("--from-target", help="The message comes from the target, not from the initiator.")
     ] = False,
     conversation_id: Annotated[
-        str | None, typer.Option(metavar="GUID", help="Id of the conversation; it decides between equal routes.")
+        str | None, typer.Option(metavar="GUID", help="Conversation id, which determines the choice between equal routes.")
     ] = None,
     at: AtOption = None,
     tie_break: TieBreakOption = "hash",
@@ -102,7 +102,9 @@ def explain(
     service = loaded.details.services.get((explanation.decision["target_database"], to_service))
     notes = []
     if service is not None and not service.accepts_conversations and not from_target:
-        notes.append(f"{to_service} has no contract, so it refuses conversations that others start with it (-8408).")
+        notes.append(
+            f"The service {to_service} has no contract, so it refuses every conversation that is started with it (error -8408)."
+        )
     if as_json:
         typer.echo(json.dumps(explanation.to_dict() | {"notes": notes}, indent=2, ensure_ascii=False))
         return
@@ -125,7 +127,7 @@ def _database(catalog: Catalog, path: Path, start: str | None) -> str:
             return start
         if instance != instance_name(path):
             raise OptionError(
-                f"--from: {path} has the tables of the instance {instance_name(path)!r}, not of {instance!r:.80}"
+                f"--from: {path} contains the tables of the instance {instance_name(path)!r}, not those of {instance!r:.80}"
             )
         return database
     if catalog.user_database is not None:

@@ -66,7 +66,7 @@ def input_format(path: Path) -> Format:
     found = content if expected is None or content is Format.ARROWS else expected
     if found is None and path.suffix.lower() in _COMPRESSED:
         raise InputError(
-            f"{path}: compressed files are not read, except Parquet and Arrow IPC; decompress it, or convert it to Parquet"
+            f"{path}: compressed files are not supported, except Parquet and Arrow IPC; decompress the file, or convert it to Parquet"
         )
     if found is None:
         raise InputError(

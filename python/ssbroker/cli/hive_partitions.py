@@ -22,8 +22,8 @@ def refuse_partitions(files: Sequence[Path]) -> None:
     for file in files:
         for name in partition_columns(file):
             raise InputError(
-                f"{file}: --spark does not read the column {name} of Hive partitions; omit --spark, or pass a DataFrame of "
-                "spark.read to ssbroker.spark",
+                f"{file}: --spark does not read the Hive partition column {name}; omit --spark, or read the files with "
+                "spark.read, and pass the DataFrame to ssbroker.spark",
                 value=str(file),
             )
 

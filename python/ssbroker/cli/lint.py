@@ -228,4 +228,4 @@ def print_findings(
     counts = ", ".join(severity_count(severity, number) for severity, number in found.counts.items() if number)
     line(counts or "No problems found.")
     if unchecked:
-        line(f"Not checked, because the catalogs do not contain it: {'; '.join(unchecked)}.")
+        line(f"Not checked, because the catalogs lack the information: {'; '.join(unchecked)}.")

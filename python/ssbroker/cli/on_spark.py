@@ -108,7 +108,7 @@ def _common_format(files: list[Path]) -> Format:
         layout = read_layout(file)
         if layout.delimiter != "," or layout.has_dashes or layout.encoding == "utf-16":
             raise OptionError(
-                f"{file}: --spark reads only CSV in UTF-8, separated by commas, without the dashes of sqlcmd; omit --spark"
+                f"{file}: --spark reads only CSV in UTF-8, separated by commas, without the line of dashes that sqlcmd writes; omit --spark"
             )
     return file_format
 

@@ -75,7 +75,7 @@ LenientOption: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--lenient",
-        help="Skip statements that T-SQL does not have, and accept scripts without Service Broker statements: for exports of whole servers.",
+        help="Skip statements that are not T-SQL, and accept scripts without Service Broker statements, such as exports of whole servers.",
     ),
 ]
 VerboseOption: TypeAlias = Annotated[
@@ -110,7 +110,7 @@ def parse_size(text: str, *, option: str) -> int | None:
         return None
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise OptionError(f"{option}: {text!r:.80} is not a valid size; expected one such as 256MiB, or none")
+        raise OptionError(f"{option}: {text!r:.80} is not a valid size; expected a size such as 256MiB, or none")
     number, unit, binary = found.groups()
     scale: int = (1024 if binary else 1000) ** (_UNITS.index(unit.lower()) + 1 if unit else 0)
     return int(number) * scale
@@ -148,7 +148,7 @@ def parse_count(text: str, *, option: str) -> int | None:
     if text.lower() == _NO_LIMIT:
         return None
     if _COUNT.fullmatch(text) is None:
-        raise OptionError(f"{option}: {text!r:.80} is not a valid number; expected one such as 1000000, or none")
+        raise OptionError(f"{option}: {text!r:.80} is not a valid number; expected a number such as 1000000, or none")
     return int(text)
 
 
@@ -158,7 +158,7 @@ def parse_time(text: str | None, *, option: str, default: datetime) -> datetime:
         return default if text is None else parse_timestamp(text)
     except ValueError as error:
         raise OptionError(
-            f"{option}: {text!r} is not a valid time; expected one such as 2026-11-20T21:00:00Z"
+            f"{option}: {text!r} is not a valid time; expected a time such as 2026-11-20T21:00:00Z"
         ) from error
 
 

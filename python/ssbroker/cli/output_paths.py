@@ -62,7 +62,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             other := next((entry for entry in target.iterdir() if not _is_spark_output(entry)), None)
         ):
             raise OutputError(
-                f"{path}: cannot be replaced: the folder has a file that Spark did not write ({other.name})"
+                f"{path}: cannot be replaced: the folder contains a file that Spark did not write ({other.name})"
             )
         part.mkdir()
         part.rmdir()

@@ -248,7 +248,7 @@ def _check_header(header: list[str], input_columns: InputColumns, *, file: Path)
         reject_misspelled(header, input_columns, file)
         expected = f"a header line with comma-separated columns such as {', '.join(known)}"
         if len(header) == 1 and set(header[0].split()) & set(known):
-            expected += '; sqlcmd separates columns with -s "," -W'
+            expected += '; to separate columns with commas, run sqlcmd with -s "," -W'
         shown = ",".join(header)[:_SHOWN_CHARACTERS_MAX]
         raise MalformedDataError(
             f"{file}: no known column in the first line, {shown!r}; expected {expected}", expected=expected
@@ -544,7 +544,7 @@ def _reject_added_columns(block: bytes, input_columns: InputColumns, *, file: Pa
 
 def added_column_error(where: str, name: str, input_columns: InputColumns) -> SchemaError:
     """Returns the error for an input file that already has a column which the command adds."""
-    message = f"{where}: {input_columns.operation} adds the column {name}; drop or rename the one in the input"
+    message = f"{where}: {input_columns.operation} adds the column {name}; rename or drop the column in the input"
     return SchemaError(message, column=name)
 
 

@@ -94,7 +94,7 @@ def reassemble(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File of the keys that encrypt the signatures, with the columns conversation_id and session_key.",
+            help="File with the keys that encrypt the signatures, in the columns conversation_id and session_key.",
         ),
     ] = None,
     session_key_column: Annotated[
@@ -218,7 +218,7 @@ def _limit_advice(given: Mapping[str, str], *, state: Path | None, on_spark: boo
         'raise --max-pending-bytes (now 1GiB) or --max-message-bytes (now 1MiB)'
     """
     if state is not None:
-        return f"{state} keeps the limits of its first run: run again without it, with a larger --max-pending-bytes"
+        return f"{state} keeps the limits of its first run; start again without this file and with a larger --max-pending-bytes"
     names = dict.fromkeys(("max_pending_bytes", *given, *(("max_message_bytes",) if on_spark else ())))
     values = {"max_pending_bytes": "" if on_spark else format_bytes(default_pending_bytes()), **given}
     options = [
@@ -233,7 +233,7 @@ def _warn_of_blocked(messages: int, *, on_spark: bool) -> None:
     verb = "waits" if messages == 1 else "wait"
     state = "--state FILE (without --spark)" if on_spark else "--state FILE"
     typer.echo(
-        f"ssbroker: warning: {count_of(messages, 'complete message')} {verb} for numbers that are not in the input, because each direction starts at 0; "
-        f"to continue earlier runs, use {state} in all of them, or --any-order",
+        f"ssbroker: warning: {count_of(messages, 'complete message')} {verb} for earlier messages that are not in the input (each direction starts at number 0); "
+        f"if earlier runs read these messages, use {state} in all runs, or --any-order",
         err=True,
     )

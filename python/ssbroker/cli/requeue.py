@@ -36,7 +36,7 @@ def requeue(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the number of messages as a JSON object.")] = False,
 ) -> None:
-    """Put messages that failed and were moved to another queue back into their queue.
+    """Put messages that failed and were moved to another queue back into the original queue.
 
     They can be received again, in their original order, and their failures are forgotten. Messages that a job has leased stay where they are.
 
@@ -52,5 +52,5 @@ def requeue(
         typer.echo(json.dumps({"messages": messages}))
     else:
         names = ", ".join(row["queue"] for row in moved if row["database"] == database)
-        hint = f"; there are messages that were moved from {names}" if names else ""
+        hint = f"; messages were moved from other queues: {names}" if names else ""
         typer.echo(f"{count_of(messages, 'message')} put back into {queue}{hint}")

@@ -82,7 +82,7 @@ def route(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write invalid rows to this file, with column, value and reason, and route the others; with --spark, a folder. Default: stop at the first one.",
+            help="Write invalid rows to this file (with --spark, a folder), with column, value and reason, and route the other rows. Default: stop at the first invalid row.",
         ),
     ] = None,
     format: FormatOption = None,  # noqa: A002

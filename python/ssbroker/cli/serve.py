@@ -157,7 +157,7 @@ def serve(
         list[Path] | None,
         typer.Option(
             metavar="SCRIPT",
-            help="T-SQL script that the instance must match: before serving, the instance is created if the folder holds none, and what the script defines is created or altered. Can be repeated.",
+            help="T-SQL script that the instance must match. Before serving, ssbroker creates the instance if the folder holds none, and creates or alters what the script defines. Can be repeated.",
         ),
     ] = None,
     listen: Annotated[
@@ -200,7 +200,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="NAME=FILE",
-            help="PEM file with the certificate with which the instance NAME may connect. Can be repeated.",
+            help="Let the instance NAME connect with the certificate in this PEM file. Can be repeated.",
         ),
     ] = None,
     allow_unencrypted: Annotated[
@@ -328,7 +328,7 @@ def _reload(server: Server) -> None:
         else:
             _LOGGER.info("no certificates to reload")
     except (InputError, OptionError) as error:
-        _LOGGER.warning("the reloaded certificates cannot be used: %s; the previous ones stay in use", error)
+        _LOGGER.warning("the reloaded certificates cannot be used: %s; the previous certificates remain in use", error)
 
 
 def _start_http(instance: Instance, settings: ServeSettings, token: str | None, stack: ExitStack) -> str | None:
@@ -407,8 +407,8 @@ def _make_trust(tls: TlsSettings, *, is_unencrypted: bool) -> object:
         if is_unencrypted:
             return None
         raise OptionError(
-            "specify who may connect: --certificate and --key, plus either --authority and --name, or --pin. "
-            "On an isolated network: --allow-unencrypted"
+            "specify who may connect: --certificate and --key, with --authority and --name, with --pin, or with both. "
+            "To accept everyone, without encryption, for tests on one machine: use --allow-unencrypted"
         )
     if is_unencrypted:
         raise OptionError("--allow-unencrypted and certificates cannot be used together: specify one of them")

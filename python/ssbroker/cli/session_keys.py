@@ -55,7 +55,9 @@ def _load(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
     id_column = next((name for name in _ID_COLUMNS if name in names), "conversation_id")
     for name in (id_column, "session_key"):
         if name not in names:
-            raise SchemaError(f"{file}: {name}: the column is missing", column=name)
+            raise SchemaError(
+                f"{file}: {name}: the column is missing; expected the columns conversation_id and session_key", column=name
+            )
     keys: dict[uuid.UUID | str | bytes, bytes] = {}
     for chunk in input_file.chunks():
         batch = chunk.load().batch

@@ -198,7 +198,7 @@ def _without_object(message: str, objects: list[tuple[str, str]]) -> str:
     known = {name.casefold(): f"{schema}.{name}" for schema, name in reversed(objects)}
     similar = most_similar(missing[1].rpartition(".")[2].casefold(), known)
     question = "" if similar is None else f"; did you mean {known[similar]}?"
-    return f"{missing[1]}: there is no view or queue of this name{question}"
+    return f"{missing[1]}: there is no view or queue with this name{question}"
 
 
 def _with_dialect(message: str, text: str) -> str:

@@ -159,7 +159,7 @@ class Shell:
         if names and rows:
             self._print(result_table(names, rows[:_ROWS_MAX]))
         if len(rows) > _ROWS_MAX:
-            self._line(f"({_ROWS_MAX:,} of {count_of(len(rows), 'row')}; LIMIT and OFFSET select others)", "dim")
+            self._line(f"({_ROWS_MAX:,} of {count_of(len(rows), 'row')}; LIMIT and OFFSET select other rows)", "dim")
         else:
             self._line(f"({count_of(len(rows), 'row')})", "dim")
 
@@ -190,7 +190,7 @@ class Shell:
         if command is None:
             self._error(rf"{name}: no such command{did_you_mean(name, COMMANDS)}; \? shows the commands")
         elif argument.strip() and not command.argument:
-            self._error(f"{name}: expected nothing after it, got {argument.strip()!r:.80}")
+            self._error(f"{name}: expected no argument, got {argument.strip()!r:.80}")
         else:
             command.run(self, argument.strip())
 
@@ -327,7 +327,7 @@ COMMANDS: Final = MappingProxyType(
         r"\dr": _Command(Shell.show_routes, "", "Routes of all databases."),
         r"\dc": _Command(Shell.show_conversations, "", "Conversations by state."),
         r"\dw": _Command(Shell.show_waiting, "", "Messages that wait to be delivered, and why."),
-        r"\d": _Command(Shell.describe, "[NAME]", "Views and queues that queries can read, or the columns of one."),
+        r"\d": _Command(Shell.describe, "[NAME]", "Views and queues that queries can read, or the columns of one of them."),
         r"\x": _Command(Shell.toggle_records, "", "Show rows as records, or as tables that fit."),
         r"\i": _Command(Shell.run_file, "FILE", "Run a T-SQL script."),
         r"\?": _Command(Shell.show_help, "", "This help."),

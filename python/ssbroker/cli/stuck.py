@@ -89,7 +89,7 @@ def stuck(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Rows of sys.transmission_queue: a file, folder or pattern, in Parquet, CSV with a header line, JSON lines or Arrow IPC. Default: the rows of the instance folder; if there are several folders, --from names one.",
+            help="Rows of sys.transmission_queue: a file, folder or pattern, in Parquet, CSV with a header line, JSON lines or Arrow IPC. Default: the rows of the instance folder; if there are several folders, --from selects one.",
         ),
     ] = None,
     start: Annotated[
@@ -97,7 +97,7 @@ def stuck(
         typer.Option(
             "--from",
             metavar="INSTANCE/DATABASE",
-            help="Instance and database of the queue; either can be omitted if there is only one, and the database if a column names it.",
+            help="Instance and database of the queue. Omit the instance or the database if there is only one; omit the database also if a column names it.",
         ),
     ] = None,
     output: Annotated[
@@ -164,7 +164,7 @@ def _own_queues(queue: str | None, folders: Mapping[str, Path]) -> dict[str, Pat
     if queue is None:
         if not folders:
             raise OptionError(
-                "--queue: specify the rows of sys.transmission_queue: no catalog is the folder of an instance"
+                "--queue: specify the rows of sys.transmission_queue, because no catalog is the folder of an instance"
             )
         return dict(folders)
     given = Path(queue)
@@ -172,7 +172,7 @@ def _own_queues(queue: str | None, folders: Mapping[str, Path]) -> dict[str, Pat
         return {}
     found = {name: path for name, path in folders.items() if path.samefile(given)}
     if not found:
-        raise OptionError(f"--queue: {queue}: the folder of an instance; specify it as a catalog too")
+        raise OptionError(f"--queue: {queue} is the folder of an instance; specify it as a catalog too")
     return found
 
 
@@ -205,7 +205,7 @@ def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -
             instance, database = resolve_database(fleet, instance, database)
     if instance not in folders:
         raise OptionError(
-            f"--queue: specify the rows of sys.transmission_queue: {instance} is not the folder of an instance"
+            f"--queue: specify the rows of sys.transmission_queue, because {instance} is not the folder of an instance"
         )
     with Instance.open(folders[instance], background=False) as opened:
         return instance, pa.concat_tables(
@@ -327,7 +327,7 @@ def print_messages(
     whole = count_of(len(rows), "message")
     result = f"A problem was found for {found:,} of {whole}." if found else f"No problem was found for {whole}."
     if lost := sum(not row["is_followed"] and not _has_problem(row) for row in rows):
-        result += f" {lost:,} of them could be followed only to an address that no instance has."
+        result += f" {lost:,} of these messages could be followed only to an address that belongs to no instance."
     print_prose(console, result if rows else "The transmission queue is empty.")
 
 
