@@ -161,7 +161,10 @@ def test_corrupt_arrow_offsets(tmp_path: Path, catalog: Path, run: Run) -> None:
             "database,to_service_name,is_initiator\nSales,//A,1\nSales,//A,maybe\n",
             "is_initiator, row 1: 'maybe' is not valid; expected true",
         ),
-        ("to_service_name,outcome\n//A,LOCAL\n", "routing adds the column outcome; rename or drop the column in the input"),
+        (
+            "to_service_name,outcome\n//A,LOCAL\n",
+            "routing adds the column outcome; rename or drop the column in the input",
+        ),
     ],
 )
 def test_malformed_csv_file(tmp_path: Path, catalog: Path, run: Run, text: str, wanted: str) -> None:
@@ -211,7 +214,10 @@ AFTER_BLANK_LINES = f"\n{_FULL}\n \t\n{_FULL}"
             f'{GOOD}{{"to_service_name": "//A", "is_initiator": "no"}}\n',
             'is_initiator, row 1: "no" is not valid; expected true or false',
         ),
-        (f'{GOOD}{{"to_service_name": "//A", "reason": null}}\n', "routing adds the column reason; rename or drop the column in the input"),
+        (
+            f'{GOOD}{{"to_service_name": "//A", "reason": null}}\n',
+            "routing adds the column reason; rename or drop the column in the input",
+        ),
     ],
 )
 def test_malformed_json_lines_file(
@@ -308,7 +314,10 @@ def test_files_with_different_columns(tmp_path: Path, catalog: Path, run: Run, o
         ("*.csv", "no file matches the pattern"),
         ("empty", "the folder has no file of a known format"),
         ("text.txt", "unknown format; expected one of the suffixes"),
-        ("day.csv.gz", "day.csv.gz: compressed files are not supported, except Parquet and Arrow IPC; decompress the file, or"),
+        (
+            "day.csv.gz",
+            "day.csv.gz: compressed files are not supported, except Parquet and Arrow IPC; decompress the file, or",
+        ),
     ],
 )
 def test_missing_files(tmp_path: Path, catalog: Path, run: Run, given: str, wanted: str) -> None:

@@ -109,4 +109,7 @@ def test_delivery_to_a_service_without_a_contract(tmp_path: Path, run: Run) -> N
     found = run("explain", script, "--to-service", "//Own")
     assert "//Own has no contract, so it refuses every" in found.out
     (note,) = json.loads(run("explain", script, "--to-service", "//Own", "--json").out)["notes"]
-    assert note == "The service //Own has no contract, so it refuses every conversation that is started with it (error -8408)."
+    assert (
+        note
+        == "The service //Own has no contract, so it refuses every conversation that is started with it (error -8408)."
+    )

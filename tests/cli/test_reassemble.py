@@ -343,7 +343,9 @@ def test_state_keeps_limits_and_order(tmp_path: Path, run: Run) -> None:
     assert run("reassemble", empty, *files, "--any-order", "--max-fragments-per-message", "3").status == 0
     continued = run("reassemble", given, *files)
     assert continued.status == 1
-    assert f"{state} keeps the limits of its first run; start again without this file and with a larger" in continued.err
+    assert (
+        f"{state} keeps the limits of its first run; start again without this file and with a larger" in continued.err
+    )
 
     found = ssbroker.Reassembler(in_order=False, max_fragments_per_message=3).push(table)
     assert read(tmp_path / "out.parquet") == rows_as_text(found.messages)

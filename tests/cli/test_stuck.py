@@ -275,7 +275,11 @@ def test_rare_causes_are_counted(folder: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("start", "text", "message"),
     [
-        (None, "to_service_name\n//A\n", "--from: specify where the messages wait: expected one of NORTH/Sales, NORTH/Billing, SOUTH/"),
+        (
+            None,
+            "to_service_name\n//A\n",
+            "--from: specify where the messages wait: expected one of NORTH/Sales, NORTH/Billing, SOUTH/",
+        ),
         (None, "database,to_service_name\nSales,//A\n", "--from: specify one of NORTH, SOUTH\n"),
         ("NORTH/Stores", "to_service_name\n", "--from: unknown database 'Stores' in NORTH; expected one of Billing, "),
         (
@@ -383,7 +387,10 @@ def test_exports_of_other_tools_are_read(folder: Path, run: Run, text: str, enco
         (SQLCMD.replace("Sales", "Nowhere"), "(line 3 of the file)\n"),
         ("database,to_service_name\nSales,//A\nSales\n", "got 1: 'Sales' (line 3 of the file)\n"),
         ("database;to_service_name\nSales;//A;x\n", "got 3: 'Sales;//A;x' (line 2 of the file)\n"),
-        ("database to_service_name\n-------- ---------------\n", '; to separate columns with commas, run sqlcmd with -s "," -W\n'),
+        (
+            "database to_service_name\n-------- ---------------\n",
+            '; to separate columns with commas, run sqlcmd with -s "," -W\n',
+        ),
     ],
 )
 def test_error_names_the_line_of_the_file(folder: Path, run: Run, text: str, end: str) -> None:

@@ -69,7 +69,8 @@ def explain(
         bool, typer.Option("--from-target", help="The message comes from the target, not from the initiator.")
     ] = False,
     conversation_id: Annotated[
-        str | None, typer.Option(metavar="GUID", help="Conversation id, which determines the choice between equal routes.")
+        str | None,
+        typer.Option(metavar="GUID", help="Conversation id, which determines the choice between equal routes."),
     ] = None,
     at: AtOption = None,
     tie_break: TieBreakOption = "hash",

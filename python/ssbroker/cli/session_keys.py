@@ -56,7 +56,8 @@ def _load(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
     for name in (id_column, "session_key"):
         if name not in names:
             raise SchemaError(
-                f"{file}: {name}: the column is missing; expected the columns conversation_id and session_key", column=name
+                f"{file}: {name}: the column is missing; expected the columns conversation_id and session_key",
+                column=name,
             )
     keys: dict[uuid.UUID | str | bytes, bytes] = {}
     for chunk in input_file.chunks():

@@ -131,7 +131,9 @@ def _print_results(instance: Instance, select: str, *, as_json: bool) -> None:
     except InputError as error:
         raise InputError(f"--query: {error}") from None
     if as_json and len(results) > 1:
-        raise OptionError(f"--query: --json prints the rows of one query, got {len(results)} queries; run each query separately")
+        raise OptionError(
+            f"--query: --json prints the rows of one query, got {len(results)} queries; run each query separately"
+        )
     if as_json:
         typer.echo(rows_as_json(*results[0]))
         return

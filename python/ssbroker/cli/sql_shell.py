@@ -327,7 +327,9 @@ COMMANDS: Final = MappingProxyType(
         r"\dr": _Command(Shell.show_routes, "", "Routes of all databases."),
         r"\dc": _Command(Shell.show_conversations, "", "Conversations by state."),
         r"\dw": _Command(Shell.show_waiting, "", "Messages that wait to be delivered, and why."),
-        r"\d": _Command(Shell.describe, "[NAME]", "Views and queues that queries can read, or the columns of one of them."),
+        r"\d": _Command(
+            Shell.describe, "[NAME]", "Views and queues that queries can read, or the columns of one of them."
+        ),
         r"\x": _Command(Shell.toggle_records, "", "Show rows as records, or as tables that fit."),
         r"\i": _Command(Shell.run_file, "FILE", "Run a T-SQL script."),
         r"\?": _Command(Shell.show_help, "", "This help."),

@@ -73,7 +73,8 @@ def trace(
         str | None, typer.Option(metavar="GUID", help="Broker id that the conversation names.")
     ] = None,
     conversation_id: Annotated[
-        str | None, typer.Option(metavar="GUID", help="Conversation id, which determines the choice between equal routes.")
+        str | None,
+        typer.Option(metavar="GUID", help="Conversation id, which determines the choice between equal routes."),
     ] = None,
     fleet: FleetOption = False,
     address: AddressOption = None,

@@ -581,7 +581,9 @@ class TlsCredentials:
             self.reload()
         except (InputError, OptionError) as error:
             if self._failed != failed:
-                _LOGGER.warning("the changed certificates cannot be used: %s; the previous certificates remain in use", error)
+                _LOGGER.warning(
+                    "the changed certificates cannot be used: %s; the previous certificates remain in use", error
+                )
         else:
             _LOGGER.info("changed certificates were loaded; new connections use them")
 
