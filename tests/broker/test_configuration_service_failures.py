@@ -73,16 +73,15 @@ def test_an_invalid_mirror_address_ends_with_error_2(sales: Database, instance: 
     send(sales, b"two chairs")
     instance.run_due()
     instance.run_due()
-    assert (
-        "error 2, table 'place' of 'Sales', service '//Stock': mirror_address" in waiting(sales)[0].transmission_status
-    )
+    place = "the table 'place' in the database 'Sales', service '//Stock'"
+    assert f"error 2, {place}: mirror_address" in waiting(sales)[0].transmission_status
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         ("another (service_name)", " does not exist"),
-        ("place (Service_Name, Broker_Instance, mirror_address, lifetime)", ": the column 'address' is missing"),
+        ("place (Service_Name, Broker_Instance, mirror_address, lifetime)", ": required column is missing: 'address'"),
     ],
 )
 def test_an_invalid_directory_table_is_reported_as_such(
@@ -95,7 +94,7 @@ def test_an_invalid_directory_table_is_reported_as_such(
     send(sales, b"two chairs")
     instance.run_due()
     instance.run_due()
-    assert f"error 2, table 'place' of 'Sales'{message}" in waiting(sales)[0].transmission_status
+    assert f"error 2, the table 'place' in the database 'Sales'{message}" in waiting(sales)[0].transmission_status
 
 
 @pytest.mark.threat("T6")

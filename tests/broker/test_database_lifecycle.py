@@ -521,7 +521,7 @@ def test_an_instance_without_msdb_is_not_created_again(
     (folder / "msdb.sqlite").unlink()
     if is_empty:
         (folder / "msdb.sqlite").touch()
-    with pytest.raises(SsbrokerError, match=r"has databases of an instance \(Sales.sqlite\), but no msdb.sqlite"):
+    with pytest.raises(SsbrokerError, match=r"contains databases of an instance \(Sales.sqlite\), but no msdb.sqlite"):
         use(folder)
     assert (folder / "msdb.sqlite").exists() == is_empty
     assert not is_empty or (folder / "msdb.sqlite").stat().st_size == 0

@@ -56,7 +56,9 @@ def test_the_message_types_of_a_contract_are_named(sales: Database) -> None:
     wrong: Any = {5: "ANY"}
     with pytest.raises(SchemaError, match=r"^message type: expected str, got int$"):
         sales.create_contract("New", wrong)
-    with pytest.raises(BrokerError, match=r"8492: .* needs at least one message type that INITIATOR or ANY may send$"):
+    with pytest.raises(
+        BrokerError, match=r"8492: .* needs at least one message type that is SENT BY INITIATOR or ANY$"
+    ):
         sales.create_contract("New", {"DEFAULT": "TARGET"})
 
 

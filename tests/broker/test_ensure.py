@@ -251,7 +251,7 @@ def test_the_endpoint(instance: Instance) -> None:
         assert done(instance, script("Broker", 4022)) == ["created endpoint Broker"]
         assert done(instance, script("broker", 4023)) == ["altered endpoint Broker: port: 4022 -> 4023"]
         (unchanged,) = done(instance, script("Second", 4024))
-        assert unchanged == "unchanged endpoint Broker: its name is not 'Second', and an instance has only one"
+        assert unchanged == "unchanged endpoint Broker: its name is not 'Second', and an instance has only one endpoint"
 
 
 def test_drop_and_alter_make_so_what_they_say(sales: Instance) -> None:
@@ -340,7 +340,7 @@ def test_what_is_left_undone_is_warned_of(sales: Instance) -> None:
     with pytest.warns(DdlWarning, match="not about Service Broker") as found:
         sales.ensure("CREATE TABLE t (a INT); CREATE QUEUE Q")
     assert {Path(one.filename) for one in found} == {Path(__file__)}
-    with pytest.warns(DdlWarning, match="an instance determines it by itself"):
+    with pytest.warns(DdlWarning, match="an instance determines this value itself"):
         sales.ensure("-- ssbroker: addresses=a:4022\nCREATE QUEUE Q")
     with pytest.raises(DdlError, match="no statement"):
         sales.ensure("PRINT 'x'")

@@ -54,5 +54,8 @@ def test_a_script_iterates_over_no_list(
 def test_the_error_for_a_user_in_use_names_what_it_owns(instance: Instance, sales: Database) -> None:
     """Found without iteration, too."""
     instance.execute("CREATE USER Ann; CREATE REMOTE SERVICE BINDING B TO SERVICE '//old' WITH USER = Ann")
-    with pytest.raises(DdlError, match=r"15138.*owns remote service binding 'B'; change its user first"):
+    with pytest.raises(
+        DdlError,
+        match=r"15138.*is the user of the remote service binding 'B'; first assign this object to another user",
+    ):
         instance.execute("DROP USER Ann")

@@ -150,7 +150,7 @@ def test_a_batch_is_executed_completely_or_not_at_all(instance: Instance, sales:
     )
     assert error.number == 15151
     assert (error.file, error.line) == ("x.sql", 11)
-    message = "x.sql:11: DROP QUEUE [Nothing]: error 15151: queue 'dbo.Nothing' does not exist; the batches up to line 2 remain in effect"
+    message = "x.sql:11: DROP QUEUE [Nothing]: error 15151: the queue 'dbo.Nothing' does not exist; the batches up to line 2 remain in effect"
     assert str(error) == message
     assert set(database_context(sales).objects().queues) == {*before[0].queues, ("dbo", "First")}
     assert database_context(instance.msdb).objects() == before[1]
@@ -517,7 +517,9 @@ def test_the_initial_route_may_be_created_again(instance: Instance, sales: Datab
     (warning,) = warnings_of(instance, f"CREATE ROUTE {name} WITH ADDRESS = N'LOCAL'")
     assert warning.endswith("skipped, because every database is created with the same route AutoCreatedLocal")
     instance.execute("ALTER ROUTE AutoCreatedLocal WITH ADDRESS = 'TRANSPORT'")
-    assert "every database is created with it" in str(refused(instance, f"CREATE ROUTE {name} WITH ADDRESS = 'LOCAL'"))
+    assert "every database is created with this route" in str(
+        refused(instance, f"CREATE ROUTE {name} WITH ADDRESS = 'LOCAL'")
+    )
 
 
 def test_names_of_databases_queues_and_schemas_compare_without_case(instance: Instance) -> None:

@@ -224,10 +224,10 @@ def test_a_name_that_differs_only_in_case_is_refused(instance: Instance, sales: 
     instance.queue("Jobs")
     for name in ("jobs", "DBO.Jobs", "[dbo].[JOBS]"):
         with pytest.raises(
-            BrokerError, match=r"^2714: queue 'dbo.Jobs' already exists, and .* differs .* only in case"
+            BrokerError, match=r"^2714: the queue 'dbo.Jobs' already exists, and .* differs .* only in case"
         ):
             instance.queue(name)
-    with pytest.raises(BrokerError, match=r"2714: queue 'dbo\.Jobs' already exists, and 'jobs'"):
+    with pytest.raises(BrokerError, match=r"2714: the queue 'dbo\.Jobs' already exists, and 'jobs'"):
         instance.queue("Mails", on_poison="move", poison_queue="jobs")
     sales.create_queue("jobs")
     sales.create_queue("Jobs")
@@ -260,10 +260,10 @@ def test_a_queue_that_does_not_exist_is_not_created(instance: Instance, sales: D
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
     put = instance.queue("Jobs").put(b"one")
     for name in ("jobs", "Job"):
-        with pytest.raises(BrokerError, match=r"^15151: queue .* 'Queues'; did you mean 'dbo.Jobs'\?$"):
+        with pytest.raises(BrokerError, match=r"^15151: the queue .* 'Queues'; did you mean 'dbo.Jobs'\?$"):
             instance.queue(name, create=False)
     assert instance.queue("Jobs", create=False).cancel(put)
-    with pytest.raises(BrokerError, match="queue 'Orders' is not a work queue: it has no service 'Orders'"):
+    with pytest.raises(BrokerError, match="queue 'Orders' is not a work queue, because it has no service 'Orders'"):
         sales.queue("Orders", create=False)
     assert "Orders" not in instance.view("sys.services", "Sales")["name"].to_pylist()
 
@@ -363,7 +363,7 @@ def test_threads_put_beside_the_transactions_of_others(sales: Database) -> None:
 
 
 def test_a_transaction_of_another_database_is_refused(sales: Database, queue: WorkQueue) -> None:
-    with sales.transaction() as t, pytest.raises(OptionError, match="expected one of the database 'Queues'"):
+    with sales.transaction() as t, pytest.raises(OptionError, match="expected a transaction of the database 'Queues'"):
         queue.put(b"one", transaction=t)
 
 
@@ -372,7 +372,8 @@ def test_a_transaction_of_another_instance_object_is_refused(instance: Instance,
         Instance.open(instance.folder, background=False) as other,
         other.database("Queues").transaction() as t,
         pytest.raises(
-            OptionError, match=r"got one of the same database, opened by another Instance object; use the queue"
+            OptionError,
+            match=r"got a transaction of the same database, opened by another Instance object; use the queue",
         ),
     ):
         queue.put(b"one", transaction=t)
@@ -519,7 +520,7 @@ def test_messages_of_others_are_not_removed(instance: Instance, sales: Database)
     queue.put(b"own")
     assert queue.count() == 2
     assert queue.clear() == 1
-    with pytest.raises(BrokerError, match="service 'Jobs' is used by"):
+    with pytest.raises(BrokerError, match="the service 'Jobs' is used by"):
         queue.drop()
     assert queue.count() == 1
     with queue.take(timeout=0) as job:
@@ -537,7 +538,7 @@ def test_a_queue_is_dropped_with_its_messages(instance: Instance) -> None:
     instance.database("Queues").set_broker("DISABLE_BROKER")
     queue.put(b"not delivered")
     instance.database("Queues").set_broker("ENABLE_BROKER")
-    with pytest.raises(BrokerError, match="'Jobs_failed' is used by queue 'Jobs'"):
+    with pytest.raises(BrokerError, match=r"'Jobs_failed' receives the failed messages of the queue 'dbo\.Jobs'"):
         instance.queue("Jobs_failed").drop()
     assert instance.queue("Jobs_failed").count() == 1
     queue.drop()
@@ -545,7 +546,7 @@ def test_a_queue_is_dropped_with_its_messages(instance: Instance) -> None:
     assert instance.view("sys.service_queues").num_rows == instance.view("sys.services").num_rows == 0
     assert instance.view("sys.conversation_endpoints").num_rows == 0
     for use in (queue.count, queue.clear, queue.drop):
-        with pytest.raises(BrokerError, match=r"15151: (queue 'dbo.Jobs'|service 'Jobs') does not exist"):
+        with pytest.raises(BrokerError, match=r"15151: the (queue 'dbo.Jobs'|service 'Jobs') does not exist"):
             use()
     again = instance.queue("Jobs")
     again.put(b"new")
@@ -783,7 +784,7 @@ def test_a_body_that_is_not_json_is_an_error_of_the_library(instance: Instance, 
         t.send(dialog, body, message_type="application/json")
     with queue.take() as job:
         with pytest.raises(
-            InputError, match=r"^message_body: expected JSON, as the message type application/json says: "
+            InputError, match=r"^message_body: expected JSON, because the message type is application/json: "
         ):
             assert job.value
         assert job.message.message_body == body

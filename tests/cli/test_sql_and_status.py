@@ -89,7 +89,9 @@ def test_sql_reports_the_failing_statement(run: Run, folder: Path, tmp_path: Pat
     wrong.write_text("CREATE QUEUE New\nCREATE QUEUE Orders\n")
     result = run("sql", folder, wrong)
     assert (result.status, result.out) == (2, "")
-    assert result.err == f"ssbroker: {wrong}:2: CREATE QUEUE [Orders]: error 2714: queue 'dbo.Orders' already exists\n"
+    assert (
+        result.err == f"ssbroker: {wrong}:2: CREATE QUEUE [Orders]: error 2714: the queue 'dbo.Orders' already exists\n"
+    )
 
 
 def test_sql_reports_the_statement_of_a_storage_error(run: Run, folder: Path, tmp_path: Path) -> None:
@@ -379,7 +381,10 @@ def test_moved_messages_are_put_back(run: Run, tmp_path: Path) -> None:
         assert instance.view("Jobs").num_rows == 2
     for arguments, problem in (
         (("sales", "Jobs"), "the instance has no database 'sales'; it has msdb, Sales; did you mean Sales?"),
-        (("Sales", "Job"), "15151: queue 'dbo.Job' does not exist in the database 'Sales'; did you mean 'dbo.Jobs'?"),
+        (
+            ("Sales", "Job"),
+            "15151: the queue 'dbo.Job' does not exist in the database 'Sales'; did you mean 'dbo.Jobs'?",
+        ),
         (("Sales", "Jobs", "--conversation-handle", "x"), "--conversation-handle: 'x' is not a valid GUID"),
     ):
         found = run("requeue", folder, *arguments)

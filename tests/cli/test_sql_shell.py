@@ -87,7 +87,7 @@ def test_errors_do_not_end_the_shell(shell: Terminal) -> None:
         "sys.routes?",
     ]
     assert shell.send("CREATE QUEUE Orders;") == [
-        "error: CREATE QUEUE [Orders]: error 2714: queue 'dbo.Orders' already exists"
+        "error: CREATE QUEUE [Orders]: error 2714: the queue 'dbo.Orders' already exists"
     ]
     assert shell.send("SELECT 'a' FROM") == []
     assert shell.send("WHERE;")[:3] == ['error: Parser Error: syntax error at or near "WHERE"', "", "LINE 2: WHERE"]
@@ -135,8 +135,8 @@ def test_an_object_of_another_database_is_found(folder: Path) -> None:
             "CREATE SERVICE [//S] ON QUEUE Parts;",
         ):
             shown = " ".join(shell.send(statement))
-            assert shown.endswith("does not exist; there is one in the database 'Stock'"), shown
-        assert " ".join(shell.send("DROP SERVICE [//Parts];")).endswith("; there is one in the database 'Stock'")
+            assert shown.endswith("does not exist; it exists in 'Stock'"), shown
+        assert " ".join(shell.send("DROP SERVICE [//Parts];")).endswith("; it exists in 'Stock'")
         assert not " ".join(shell.send("DROP QUEUE Nowhere;")).endswith("'Stock'")
 
 
@@ -210,7 +210,7 @@ def test_rows_as_json(folder: Path) -> None:
 def test_a_script_of_the_shell(shell: Terminal, folder: Path) -> None:
     (folder.parent / "more.sql").write_text("CREATE QUEUE Second\nCREATE QUEUE Orders\n")
     assert shell.send(r"\i more.sql") == [
-        "error: more.sql:2: CREATE QUEUE [Orders]: error 2714: queue 'dbo.Orders' already",
+        "error: more.sql:2: CREATE QUEUE [Orders]: error 2714: the queue 'dbo.Orders' already",
         "exists",
     ]
     (folder.parent / "more.sql").write_text("CREATE QUEUE Second\n")

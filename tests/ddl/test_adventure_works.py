@@ -101,7 +101,7 @@ def test_routes(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
 
 def test_skipped_statements(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     skipped = "skipped (not about Service Broker)"
-    again = "CREATE ROUTE [Never]: the database 'msdb' already has the route 'Never'; CATCH handled the error"
+    again = "CREATE ROUTE [Never]: the route 'Never' already exists in the database 'msdb'; CATCH handled the error"
     procedure = "not executed, although it contains DROP ROUTE, CREATE ROUTE: procedures are not executed"
     assert loaded[1] == [
         f"9: SET NOCOUNT ON: {skipped}",

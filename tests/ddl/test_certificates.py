@@ -97,14 +97,15 @@ def test_a_private_key_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("statement", "owned"),
     [
-        ("CREATE QUEUE Q CREATE SERVICE S AUTHORIZATION U ON QUEUE Q", "service 'S'; change its owner first"),
-        ("CREATE CERTIFICATE C AUTHORIZATION U WITH SUBJECT = 'x'", "certificate 'C'; change its owner first"),
+        ("CREATE QUEUE Q CREATE SERVICE S AUTHORIZATION U ON QUEUE Q", "owns the service 'S'"),
+        ("CREATE CERTIFICATE C AUTHORIZATION U WITH SUBJECT = 'x'", "owns the certificate 'C'"),
         (
             "CREATE REMOTE SERVICE BINDING B TO SERVICE 'S' WITH USER = U",
-            "remote service binding 'B'; change its user first",
+            "is the user of the remote service binding 'B'",
         ),
     ],
 )
 def test_a_user_that_owns_an_object_is_not_dropped(statement: str, owned: str) -> None:
     error = refused(KEYED, statement, "DROP USER U")
-    assert (error.number, f"the user 'U' owns the {owned}" in str(error)) == (15138, True)
+    text = f"the user 'U' {owned}; first assign this object to another user, or drop it"
+    assert (error.number, text in str(error)) == (15138, True)

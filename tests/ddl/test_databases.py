@@ -226,16 +226,20 @@ def test_a_database_that_the_script_only_uses_exists_already() -> None:
 @pytest.mark.parametrize(
     ("created", "used", "note"),
     [
-        ("Shop1", "Shop2", "taken as an existing database, because the script does not create it; did you mean Shop1?"),
+        (
+            "Shop1",
+            "Shop2",
+            "assumed to be an existing database, because the script does not create it; did you mean Shop1?",
+        ),
         (
             "Sales2",
             "Sales",
-            "taken as an existing database, because the script does not create it; did you mean Sales2?",
+            "assumed to be an existing database, because the script does not create it; did you mean Sales2?",
         ),
         (
             "Orders",
             "OrderDB",
-            "taken as an existing database, because the script does not create it; did you mean Orders?",
+            "assumed to be an existing database, because the script does not create it; did you mean Orders?",
         ),
         ("A", "B", None),
         ("Sales", "sales", None),

@@ -240,16 +240,20 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         (
             "CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'TCP://x'",
             None,
-            "the route 'AutoCreatedLocal'; every database is created with it",
+            "the route 'AutoCreatedLocal' already exists in the database 'Sales'; every database is created with this route",
         ),
         (
             "CREATE ROUTE X WITH ADDRESS = 'LOCAL' CREATE ROUTE X WITH ADDRESS = 'LOCAL'",
             None,
-            "already has the route 'X'",
+            "the route 'X' already exists",
         ),
-        ("ALTER ROUTE X WITH ADDRESS = 'LOCAL'", 15151, "the database 'Sales' has no route 'X'"),
-        ("DROP ROUTE X", 15151, "the database 'Sales' has no route 'X'"),
-        ("DROP ROUTE AutoCreatedLoca", 15151, "no route 'AutoCreatedLoca'; did you mean AutoCreatedLocal?"),
+        ("ALTER ROUTE X WITH ADDRESS = 'LOCAL'", 15151, "the route 'X' does not exist in the database 'Sales'"),
+        ("DROP ROUTE X", 15151, "the route 'X' does not exist in the database 'Sales'"),
+        (
+            "DROP ROUTE AutoCreatedLoca",
+            15151,
+            "the route 'AutoCreatedLoca' does not exist in the database 'Sales'; did you mean AutoCreatedLocal?",
+        ),
         (
             "CREATE DATABASE Sales",
             1801,
@@ -267,23 +271,23 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         ("ALTER DATABASE Sales MODIFY NAME = tempdb", 1801, "the name 'tempdb' is reserved"),
         ("CREATE DATABASE HR ALTER DATABASE Sales MODIFY NAME = HR", 1801, "the database 'HR' already exists"),
         ("ALTER DATABASE Sales SET ENABLE_BROKER, NEW_BROKER", None, "NEW_BROKER after ENABLE_BROKER"),
-        ("CREATE QUEUE Q CREATE QUEUE dbo.q", 2714, "the database 'Sales' already has the queue 'dbo.Q'"),
-        ("ALTER QUEUE Q WITH STATUS = ON", 15151, "the database 'Sales' has no queue 'dbo.Q'"),
-        ("DROP QUEUE Q", 15151, "has no queue 'dbo.Q'"),
+        ("CREATE QUEUE Q CREATE QUEUE dbo.q", 2714, "the queue 'dbo.Q' already exists in the database 'Sales'"),
+        ("ALTER QUEUE Q WITH STATUS = ON", 15151, "the queue 'dbo.Q' does not exist in the database 'Sales'"),
+        ("DROP QUEUE Q", 15151, "the queue 'dbo.Q' does not exist"),
         (
             "CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q DROP QUEUE Q",
             None,
-            "the service 'S' still uses the queue 'dbo.Q'",
+            "the queue 'dbo.Q' is used by the service 'S'; drop the service, or move the service to another",
         ),
-        ("CREATE SERVICE S ON QUEUE Q", 15151, "has no queue 'dbo.Q'"),
-        ("CREATE QUEUE HR..Q CREATE SERVICE S ON QUEUE Q", 15151, "has no queue 'dbo.Q'"),
+        ("CREATE SERVICE S ON QUEUE Q", 15151, "the queue 'dbo.Q' does not exist"),
+        ("CREATE QUEUE HR..Q CREATE SERVICE S ON QUEUE Q", 15151, "the queue 'dbo.Q' does not exist"),
         (
             "CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q CREATE SERVICE S ON QUEUE Q",
             None,
-            "the database 'Sales' already has the service 'S'",
+            "the service 'S' already exists in the database 'Sales'",
         ),
-        ("ALTER SERVICE S (ADD CONTRACT c)", 15151, "has no service 'S'"),
-        ("DROP SERVICE S", 15151, "has no service 'S'"),
+        ("ALTER SERVICE S (ADD CONTRACT c)", 15151, "the service 'S' does not exist"),
+        ("DROP SERVICE S", 15151, "the service 'S' does not exist"),
         (
             "CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q ([DEFAULT]) ALTER SERVICE S (ADD CONTRACT [DEFAULT])",
             None,
@@ -292,24 +296,24 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         (
             "CREATE MESSAGE TYPE T CREATE MESSAGE TYPE T",
             None,
-            "the database 'Sales' already has the message type 'T'",
+            "the message type 'T' already exists in the database 'Sales'",
         ),
         (
             "CREATE CONTRACT C ([DEFAULT] SENT BY ANY) CREATE CONTRACT C ([DEFAULT] SENT BY ANY)",
             None,
-            "the database 'Sales' already has the contract 'C'",
+            "the contract 'C' already exists in the database 'Sales'",
         ),
         (
             "CREATE BROKER PRIORITY P FOR CONVERSATION CREATE BROKER PRIORITY p FOR CONVERSATION",
             None,
-            "the database 'Sales' already has the broker priority 'P'",
+            "the broker priority 'P' already exists in the database 'Sales'",
         ),
         (
             "DROP MESSAGE TYPE [DEFAULT]",
             9663,
-            "message type 'DEFAULT' is a system message type, which cannot be altered",
+            "the message type 'DEFAULT' is a system message type, which cannot be altered",
         ),
-        ("DROP CONTRACT [DEFAULT]", 9663, "contract 'DEFAULT' is a system contract, which cannot be dropped"),
+        ("DROP CONTRACT [DEFAULT]", 9663, "the contract 'DEFAULT' is a system contract, which cannot be dropped"),
         (
             "CREATE REMOTE SERVICE BINDING B TO SERVICE '' WITH USER = U",
             8412,
@@ -318,7 +322,7 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         (
             "CREATE CERTIFICATE C WITH SUBJECT = 'C', START_DATE = '20261121', EXPIRY_DATE = '20251121'",
             15297,
-            "certificate 'C' expires on 2025-11-21 00:00:00+00:00, but starts on 2026-11-21 00:00:00+00:00; correct",
+            "the certificate 'C' expires on 2025-11-21 00:00:00+00:00, but is valid only from 2026-11-21 00:00:00+00:00; correct",
         ),
     ],
 )
@@ -338,7 +342,7 @@ ENDPOINT = "CREATE ENDPOINT {name} AS TCP (LISTENER_PORT = {port}, LISTENER_IP =
         (
             "ALTER ENDPOINT Other FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)",
             15151,
-            "the Service Broker endpoint is named 'Broker', not 'Other'",
+            "the Service Broker endpoint 'Other' does not exist; the endpoint of the instance is 'Broker'",
         ),
         ("ALTER ENDPOINT Broker AS TCP (LISTENER_PORT = 0)", None, "LISTENER_PORT = 0 is not a valid port"),
         ("ALTER ENDPOINT Broker AS TCP (LISTENER_PORT = 65536)", None, "LISTENER_PORT = 65536 is not a valid port"),
@@ -384,7 +388,9 @@ def test_two_databases_with_the_same_id_are_never_both_enabled(line: str) -> Non
     known = "" if "CREATE DATABASE" in line else "USE Copy "
     error = refused(f"{known}CREATE DATABASE Sales -- ssbroker: service_broker_guid={GUID.lower()}", line)
     assert error.number == 9772
-    assert str(error).endswith("another enabled database has the broker id of 'Copy'; use NEW_BROKER for one of them")
+    assert str(error).endswith(
+        "the database 'Copy' has the same broker id as the database 'Sales', which is enabled; use NEW_BROKER for one of the two"
+    )
 
 
 def test_error_without_a_file_names_the_line() -> None:
@@ -413,4 +419,7 @@ def test_a_similar_name_is_suggested_among_thousands() -> None:
     """`lint` continues after errors, and each of them looks for a similar name."""
     services = [f"CREATE SERVICE [//shop/Service/{number:05}] ON QUEUE Q;" for number in range(20_000)]
     error = refused("CREATE DATABASE Shop; USE Shop; CREATE QUEUE Q;", *services, "DROP SERVICE [//shop/Servic/00042];")
-    assert "has no service '//shop/Servic/00042'; did you mean //shop/Service/00042?" in str(error)
+    assert (
+        "the service '//shop/Servic/00042' does not exist in the database 'Shop'; did you mean //shop/Service/00042?"
+        in str(error)
+    )

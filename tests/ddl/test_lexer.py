@@ -179,7 +179,7 @@ def test_go_count_repeats_the_batch() -> None:
     assert names(read("USE Sales", "GO", ROUTE, "GO 1")) == ["AutoCreatedLocal", "R"]
     error = refused("USE Sales", "GO", ROUTE, "GO 2")
     assert error.line == 3
-    assert "already has the route 'R'" in str(error)
+    assert "the route 'R' already exists" in str(error)
 
 
 def test_batch_with_a_huge_go_count_warns_once_and_ends_quickly() -> None:

@@ -36,7 +36,7 @@ def test_restore_makes_a_database_known(clauses: str) -> None:
 
 
 CHECK = (
-    "the database is restored or attached without ENABLE_BROKER: its broker is taken as enabled, but may be disabled; "
+    "the database is restored or attached without ENABLE_BROKER: ssbroker assumes that its broker is enabled, but it may be disabled; "
     "check: SELECT is_broker_enabled FROM sys.databases WHERE name = N'Sales';"
 )
 

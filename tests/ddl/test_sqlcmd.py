@@ -183,7 +183,8 @@ def test_a_project_in_any_order(tmp_path: Path) -> None:
     assert catalog.databases["name"].to_pylist() == ["Shop", "msdb"]
     (tmp_path / "a" / "2.sql").write_text("USE Shop\nGO\nCREATE QUEUE Q")
     with pytest.raises(
-        DdlError, match=r"1\.sql:3: CREATE SERVICE \[S\]: error 15151: the database 'Shop' has no contract 'C'"
+        DdlError,
+        match=r"1\.sql:3: CREATE SERVICE \[S\]: error 15151: the contract 'C' does not exist in the database 'Shop'",
     ):
         Catalog.load(tmp_path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -95,9 +95,7 @@ class FileDirectory:
         """Returns the locations of a service."""
         schema = pa.schema([pa.field(name, kind) for name, kind in _COLUMNS.items()])
         table = read_table(self._path, schema, name="directory")
-        missing = [name for name in _REQUIRED if name not in table.column_names]
-        if missing:
-            raise InputError(f"{self._path}: the column {missing[0]!r} is missing", column=missing[0])
+        _check_columns(table.column_names, expected=_REQUIRED, where=str(self._path))
         row_numbers = [number for number, name in enumerate(table["service_name"].to_pylist()) if name == service_name]
         rows = table.select([name for name in _COLUMNS if name in table.column_names]).take(
             pa.array(row_numbers, pa.int64())
@@ -117,17 +115,23 @@ class TableDirectory:
 
     def find(self, service_name: str) -> Sequence[DirectoryEntry]:
         """Returns the locations of a service."""
-        table = f"table {self._table!r} of {self._database.name!r}"
+        table = f"the table {self._table!r} in the database {self._database.name!r}"
         with database_context(self._database).file.read() as connection:
             found = route_requests.directory_columns(connection, self._table)
             if not found:
                 raise InputError(f"{table} does not exist")
-            for name in _COLUMNS:
-                if name not in found:
-                    raise InputError(f"{table}: the column {name!r} is missing", column=name)
+            _check_columns(found, expected=_COLUMNS, where=table)
             rows = route_requests.directory_rows(connection, self._table, service_name)
         where = f"{table}, service {service_name!r}"
         return [_entry(dict(zip(_COLUMNS, row, strict=True)), where=where) for row in rows]
+
+
+def _check_columns(given: Collection[str], *, expected: Iterable[str], where: str) -> None:
+    """Raises if columns are missing, and names all of them."""
+    missing = [name for name in expected if name not in given]
+    if missing:
+        names, verb = ", ".join(map(repr, missing)), "column is" if len(missing) == 1 else "columns are"
+        raise InputError(f"{where}: required {verb} missing: {names}", column=missing[0])
 
 
 def _entry(row: dict[str, Any], *, where: str) -> DirectoryEntry:

@@ -217,8 +217,8 @@ class InstanceContext:
     def __reduce__(self) -> NoReturn:
         """Refuses to pickle or copy."""
         raise TypeError(
-            f"Instance({self.name!r}, folder={str(self.folder)!r}) cannot be pickled or copied: open it where it is needed, "
-            f"with Instance.open({str(self.folder)!r})"
+            f"Instance({self.name!r}, folder={str(self.folder)!r}) cannot be pickled or copied; where it is needed, open it "
+            f"again with Instance.open({str(self.folder)!r})"
         )
 
 

@@ -30,8 +30,8 @@ NAMES: Final = {
     SQL_SENDS: "Messages sent.",
     SQL_RECEIVES: "RECEIVE calls, including empty ones.",
     ENQUEUED_MESSAGES: "Messages put into queues.",
-    ENQUEUED_LOCAL_MESSAGES: "Messages put into queues, of conversations within the instance.",
-    ENQUEUED_TRANSPORT_MESSAGES: "Messages put into queues, of conversations with other instances.",
+    ENQUEUED_LOCAL_MESSAGES: "Messages from services of the same instance put into queues.",
+    ENQUEUED_TRANSPORT_MESSAGES: "Messages from services of other instances put into queues.",
     **{name: f"Messages of priority {priority} put into queues." for priority, name in _BY_PRIORITY.items()},
     ENQUEUED_TRANSPORT_MSG_FRAGS: "Fragments from other instances stored until their messages are complete.",
     ENQUEUED_TRANSMISSIONQ_MESSAGES: "Messages put into transmission queues.",
@@ -42,7 +42,7 @@ NAMES: Final = {
     TRAN_OBJECTS_MARKED_DIRTY: "Transmission objects changed for the first time since they were created or read back.",
     TRAN_OBJECT_WRITES: "Transmission objects written to the work table.",
     TRAN_OBJECT_WRITE_BATCHES: "Transactions that wrote transmission objects to the work table.",
-    TRAN_OBJECT_WRITE_SECONDS: "Seconds spent in these transactions.",
+    TRAN_OBJECT_WRITE_SECONDS: "Seconds spent in transactions that wrote transmission objects to the work table.",
 }
 """The counters and their descriptions."""
 

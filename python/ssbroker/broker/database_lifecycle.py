@@ -14,6 +14,7 @@ from ssbroker.broker.dialogs.dialog_lifecycle import end_all_conversations
 from ssbroker.broker.dynamic_routing import forget_route_requests
 from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.object_names import check_object_name
+from ssbroker.ddl import refusal_texts
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name, name_is_taken
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError
@@ -82,7 +83,7 @@ def attach(
     if duplicate is not None and effective in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"):
         warnings.warn(
             f"9773: the broker of {name!r} was disabled, because {duplicate!r} is enabled with the same broker id; "
-            "use NEW_BROKER to set a new one",
+            "use NEW_BROKER to set a new broker id",
             BrokerWarning,
             stacklevel=3,
         )
@@ -128,7 +129,7 @@ def set_broker(
     name = transaction.row(database).name
     is_new, is_enabled = option == "NEW_BROKER", option != "DISABLE_BROKER"
     if is_new and broker.mirroring_role == "mirror":
-        raise refusal(f"{name!r} is a mirror; only the principal can get a new broker id", 9778)
+        raise refusal(f"the database {name!r} is a mirror; only the principal can get a new broker id", 9778)
     guid = instance.new_guid().bytes if is_new else broker.service_broker_guid
     if is_enabled:
         _check_no_duplicate(listing, name, guid)
@@ -148,7 +149,10 @@ def set_guid(transaction: InstanceTransaction, database: DatabaseContext, guid: 
     if broker.service_broker_guid == guid:
         return
     if changes.has_conversations(connection):
-        raise refusal(f"the broker id of {database.name!r} cannot be changed, because the database has conversations")
+        raise refusal(
+            f"the broker id of the database {database.name!r} cannot be changed, because the database has conversations; "
+            "end these conversations first"
+        )
     listing = transaction.listing()
     name = transaction.row(database).name
     if broker.is_broker_enabled:
@@ -164,9 +168,7 @@ def _check_no_duplicate(listing: Connection, name: str, guid: bytes) -> None:
     """Raises if another database of the instance is enabled with the broker id (I7)."""
     duplicate = database_registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=name)
     if duplicate is not None:
-        raise refusal(
-            f"{name!r} has the same broker id as {duplicate!r}, which is enabled; use NEW_BROKER for one of them", 9772
-        )
+        raise refusal(refusal_texts.same_broker_id(name, duplicate), 9772)
 
 
 def _check_option(option: object) -> None:

@@ -197,7 +197,7 @@ class Instance:
         """
         boolean(create, name="create")
         if name is not None and not create:
-            raise OptionError("name: only a new instance takes a name; add create=True, or omit name")
+            raise OptionError("name: only a new instance can be given a name; add create=True, or omit name")
         resolved_folder = _instance_folder(folder)
         _check_options(clock, random, lock_timeout, background=background, vfs=vfs)
         source = random or randomness.SystemRandom()
@@ -300,7 +300,7 @@ class Instance:
             if error.number != DATABASE_EXISTS or canonical_name(name) in SYSTEM_DATABASES:
                 raise
             if not exist_ok:  # otherwise another process was faster
-                hint = f"get it with instance.database({name!r}), or create it only if it is missing with exist_ok=True"
+                hint = f"open it with instance.database({name!r}), or pass exist_ok=True to create the database only if it does not exist"
                 raise BrokerError(f"{error}; {hint}", number=error.number) from error
         return self.database(name)
 
@@ -805,8 +805,8 @@ def _instance_folder(folder: str | os.PathLike[str]) -> Path:
     """Returns the absolute path of an instance's folder; refuses names that SQLite would open as an in-memory database."""
     if os.fspath(path_argument(folder, name="folder")) == ":memory:":
         raise OptionError(
-            "folder: an instance is a folder of files and cannot be in memory; use a temporary folder, such as one of "
-            "tempfile.TemporaryDirectory(). For tests, clock= sets the time, and background=False starts no threads"
+            "folder: ':memory:' is not possible, because an instance is a folder of files; for a temporary instance, pass a folder from "
+            "tempfile.TemporaryDirectory()"
         )
     return instance_files.resolve_path(folder, name="folder")
 

@@ -77,7 +77,7 @@ def create_msdb(
     except StorageError as error:
         if existed or isinstance(error, FileNotEmptyError):
             raise refusal(
-                f"{path.parent} already contains an instance; use Instance.open, or Instance.open(folder, create=True) to create it only once"
+                f"{path.parent} already contains an instance; use Instance.open, or Instance.open(folder, create=True) to create the instance only if it does not exist"
             ) from error
         raise
 
@@ -92,8 +92,8 @@ def lost_msdb_problem(path: Path, *, lock_timeout: float, vfs: str | None) -> st
     if not attached or not _is_lost(path):  # another process may have created the instance meanwhile
         return None
     return (
-        f"has databases of an instance ({', '.join(attached)}), but no {path.name}; restore it from a backup. "
-        "To start a new instance with these databases, move them away, create the instance, and attach copies of them"
+        f"contains databases of an instance ({', '.join(attached)}), but no {path.name}; restore {path.name} from a backup. "
+        "To start a new instance with these databases, move their files away, create the instance, and attach copies of the files"
     )
 
 

@@ -205,7 +205,7 @@ class Job:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
             raise InputError(
-                f"message_body: expected JSON, as the message type {JSON} says: {error}", column="message_body"
+                f"message_body: expected JSON, because the message type is {JSON}: {error}", column="message_body"
             ) from error
 
     @property
@@ -423,7 +423,7 @@ class Job:
     def _begin(self) -> float | None:
         """Begins the block; returns the time until which to wait for messages."""
         if self._has_entered:
-            raise BrokerError("a job can be entered only once; take another one")
+            raise BrokerError("a job can be entered only once; take another job")
         self._has_entered = True
         return None if self._timeout is None else time.monotonic() + self._timeout
 
@@ -501,7 +501,7 @@ class Job:
         if self._is_over:
             if not self.messages:
                 raise BrokerError(_NO_MESSAGES)
-            raise BrokerError("the job has ended; take another one")
+            raise BrokerError("the job has ended; take another job")
 
     def _held_lease(self) -> Lease:
         self._check_entered()

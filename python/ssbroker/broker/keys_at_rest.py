@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker._files import create_file
+from ssbroker.ddl import refusal_texts
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security import keys
@@ -41,7 +42,7 @@ class KeyEncryption:
         """Returns a master key that this instance can open without the password."""
         key = keys.open_with_password(master_key.by_password, password)
         if key is None:
-            raise refusal("the password of the master key is wrong", 15313)
+            raise refusal(refusal_texts.wrong_master_key_password(), 15313)
         return MasterKey(master_key.by_password, self._encrypt_with_service_key(key))
 
     def master_key(self, security_objects: Security) -> bytes | None:
@@ -54,8 +55,9 @@ class KeyEncryption:
         """Encrypts a private key with the master key of the database."""
         key = self.master_key(security)
         if key is None:
+            is_missing = security.master_key is None
             raise refusal(
-                "private keys need an open master key: use CREATE MASTER KEY, or OPEN MASTER KEY if it exists", 15581
+                refusal_texts.master_key_missing_for_key() if is_missing else refusal_texts.MASTER_KEY_CLOSED, 15581
             )
         return keys.seal_with_key(key, private_key, purpose=_PRIVATE_KEY + fingerprint)
 
@@ -95,7 +97,7 @@ def _read_service_key(folder: Path) -> bytes | None:
         raise StorageError(f"{path}: cannot be read: {error.strerror or error}", file=str(path)) from error
     if len(key) != _SERVICE_KEY_BYTES:
         raise StorageError(
-            f"{path}: expected a key of {_SERVICE_KEY_BYTES} bytes; it has {len(key)}; restore the file from a backup",
+            f"{path}: expected a key of {_SERVICE_KEY_BYTES} bytes, got {len(key)} bytes; restore the file from a backup",
             file=str(path),
         )
     return key
@@ -115,6 +117,7 @@ def _read_or_create_service_key(folder: Path) -> bytes:
     key = _read_service_key(folder)
     if key is None:
         raise StorageError(
-            f"{path}: is missing, although it was just created; another process may have deleted it", file=str(path)
+            f"{path}: another process deleted the file immediately after it was created; run the statement again",
+            file=str(path),
         )
     return key

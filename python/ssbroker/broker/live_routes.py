@@ -120,7 +120,9 @@ class LiveRoutes:
             self._instance.database(database)  # raises the error, unless the database is readable again
             cache = self._current()
         if database not in cache.databases:
-            raise StorageError(f"the database {database!r} became unavailable while its routes were read; call again")
+            raise StorageError(
+                f"the database {database!r} became unavailable while its routes were read; repeat the call"
+            )
         return cache
 
     def _current(self) -> DecisionCache:

@@ -328,8 +328,14 @@ def _leases(rows: Rows) -> Iterator[Metric]:
 
     for column, help_text in (
         ("groups", "Conversation groups that are leased, wait for their retry time, or were given back and are ready."),
-        ("attempts", "Leases of these groups so far, retries included."),
-        ("failures", "Exceptions and lost leases of these groups so far."),
+        (
+            "attempts",
+            "Leases so far, including retries, of conversation groups that are leased, wait for their retry time, or were given back.",
+        ),
+        (
+            "failures",
+            "Exceptions and lost leases so far of conversation groups that are leased, wait for their retry time, or were given back.",
+        ),
     ):
         family = GaugeMetricFamily(f"ssbroker_lease_{column}", help_text, labels=["database", "queue", "state"])
         for row in rows:

@@ -10,8 +10,16 @@ from typing import Final, Literal, get_args
 from ssbroker._arguments import epoch_microseconds, integer_argument
 from ssbroker._text import quantity
 from ssbroker._well_known import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.broker.object_names import check_not_existing, check_object_name, existing, procedure_key, queue_key
+from ssbroker.broker.object_names import (
+    check_not_existing,
+    check_object_name,
+    existing,
+    plain_queue_name,
+    procedure_key,
+    queue_key,
+)
 from ssbroker.broker.security_ddl import principal_id
+from ssbroker.ddl import refusal_texts
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import DEFAULT_LEVEL, LEVELS, READERS_MAX, QueueSettings, RouteClauses
@@ -64,9 +72,11 @@ def drop_message_type(connection: Connection, objects: Objects, *, name: str) ->
         contract.name for contract in objects.contracts.values() if message_type.message_type_id in contract.messages
     ]
     if users:
-        raise refusal(f"message type {name!r} is used by contract {users[0]!r}; drop the contract first")
+        raise refusal(refusal_texts.message_type_in_use(name, users))
     if changes.is_message_type_queued(connection, message_type_id=message_type.message_type_id):
-        raise refusal(f"message type {name!r} is used by messages in queues; receive them, or end their conversations")
+        raise refusal(
+            f"the message type {name!r} is used by messages in queues; receive the messages, or end their conversations"
+        )
     changes.drop(connection, "ssb_message_types", message_type.message_type_id)
 
 
@@ -83,7 +93,7 @@ def create_contract(connection: Connection, objects: Objects, *, name: str, mess
         number = existing(objects.message_types, message_type, kind="message type").message_type_id
         contents.append(contract_message(number, sent_by))
     if not any(message.is_sent_by_initiator for message in contents):
-        raise refusal(f"contract {name!r} needs at least one message type that INITIATOR or ANY may send", 8492)
+        raise refusal(refusal_texts.nothing_to_send(name), 8492)
     changes.create_contract(connection, name=name, messages=contents)
 
 
@@ -92,16 +102,12 @@ def drop_contract(connection: Connection, objects: Objects, *, name: str) -> Non
     contract = existing(objects.contracts, name, kind="contract")
     number = contract.service_contract_id
     if number < FIRST_ID:
-        raise refusal(f"contract {name!r} is a system contract, which cannot be dropped", 9663)
-    users = [f"service {service.name!r}" for service in objects.services.values() if number in service.contracts]
-    users += [
-        f"broker priority {priority.name!r}"
-        for priority in objects.priorities.values()
-        if priority.service_contract_id == number
-    ]
-    if users:
-        raise refusal(f"contract {name!r} is used by {users[0]}; change or drop that first")
-    _remove_closed_conversations(connection, by="service_contract_id", number=number, used=f"contract {name!r}")
+        raise refusal(refusal_texts.system_object("contract", name), 9663)
+    services = [service.name for service in objects.services.values() if number in service.contracts]
+    priorities = [priority.name for priority in objects.priorities.values() if priority.service_contract_id == number]
+    if services or priorities:
+        raise refusal(refusal_texts.contract_in_use(name, services=services, priorities=priorities))
+    _remove_closed_conversations(connection, by="service_contract_id", number=number, used=f"the contract {name!r}")
     changes.drop(connection, "ssb_contracts", number)
 
 
@@ -110,7 +116,7 @@ def _remove_closed_conversations(connection: Connection, *, by: UsageColumn, num
     open_count = changes.count_open_conversations(connection, column=by, object_id=number)
     if open_count:
         raise refusal(
-            f"{used} is used by {quantity(open_count, 'open conversation')}; end them first, WITH CLEANUP if the remote endpoint no longer answers"
+            f"{used} is used by {quantity(open_count, 'open conversation')}; first use END CONVERSATION, WITH CLEANUP if the remote endpoint no longer answers"
         )
     changes.remove_closed_conversations(connection, column=by, object_id=number)
 
@@ -127,7 +133,7 @@ def contract_message(message_type_id: int, sent_by: str) -> ContractMessage:
 def _user_defined_type(objects: Objects, name: str) -> MessageType:
     message_type = existing(objects.message_types, name, kind="message type")
     if message_type.message_type_id < FIRST_ID:
-        raise refusal(f"message type {name!r} is a system message type, which cannot be altered or dropped", 9663)
+        raise refusal(refusal_texts.system_object("message type", name), 9663)
     return message_type
 
 
@@ -235,17 +241,19 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
     queue = existing(objects.queues, queue_key(name), kind="queue")
     users = objects.services_of(queue)
     if users:
+        raise refusal(refusal_texts.queue_in_use(name, [user.name for user in users]))
+    sources = [plain_queue_name(one) for one in objects.queues.values() if one.poison_queue_id == queue.queue_id]
+    if sources:
         raise refusal(
-            f"queue {name!r} is used by service {users[0].name!r}; drop the service, or move it to another queue with ALTER SERVICE"
+            f"the queue {name!r} receives the failed messages of {refusal_texts.named('queue', sources)}; "
+            "first call Database.alter_queue with another on_poison or poison_queue"
         )
-    for other in objects.queues.values():
-        if other.poison_queue_id == queue.queue_id:
-            raise refusal(
-                f"queue {name!r} is used by queue {other.name!r}, which moves failed messages to it; change that with ALTER QUEUE first"
-            )
     if failures.has_groups_moved_to(connection, queue.queue_id):
-        raise refusal(f"queue {name!r} has failed messages of other queues; put them back, or end their conversations")
-    failures.forget_failure_of_queue(connection, queue.queue_id)  # another queue may get the same id
+        raise refusal(
+            f"the queue {name!r} contains failed messages that were moved from other queues; "
+            "put these messages back with requeue, or end their conversations"
+        )
+    failures.forget_failure_of_queue(connection, queue.queue_id)  # another queue may get its number
     changes.drop(connection, "ssb_queues", queue.queue_id)
 
 
@@ -282,10 +290,10 @@ def alter_service(
     added, dropped = contract_ids(objects, add_contracts), contract_ids(objects, drop_contracts)
     for number in added:
         if number in service.contracts:
-            raise refusal(f"service {name!r} already has contract {objects.contracts_by_id[number].name!r}")
+            raise refusal(refusal_texts.contract_added(name, objects.contracts_by_id[number].name))
     for number in dropped:
         if number not in service.contracts:
-            raise refusal(f"service {name!r} does not have contract {objects.contracts_by_id[number].name!r}", 15151)
+            raise refusal(refusal_texts.contract_lacking(name, objects.contracts_by_id[number].name), 15151)
     if queue is not None:
         target_queue = existing(objects.queues, queue_key(queue), kind="queue")
         changes.move_service(connection, service_id=service.service_id, queue_id=target_queue.queue_id)
@@ -296,10 +304,10 @@ def alter_service(
 def drop_service(connection: Connection, objects: Objects, *, name: str) -> None:
     """Drops a service that no priority or open conversation uses."""
     service = existing(objects.services, name, kind="service")
-    for priority in objects.priorities.values():
-        if priority.local_service_id == service.service_id:
-            raise refusal(f"service {name!r} is used by broker priority {priority.name!r}; drop the priority first")
-    _remove_closed_conversations(connection, by="service_id", number=service.service_id, used=f"service {name!r}")
+    users = [one.name for one in objects.priorities.values() if one.local_service_id == service.service_id]
+    if users:
+        raise refusal(refusal_texts.service_in_use(name, users))
+    _remove_closed_conversations(connection, by="service_id", number=service.service_id, used=f"the service {name!r}")
     changes.drop(connection, "ssb_services", service.service_id)
 
 
@@ -362,10 +370,7 @@ def _priority_values(objects: Objects, before: Priority, clauses: PriorityClause
     for other in objects.priorities.values():
         same = (other.service_contract_id, other.local_service_id, other.remote_service_name)
         if same == tuple(values.values()) and other.name != before.name:
-            raise refusal(
-                f"broker priority {before.name!r}: {other.name!r} already has this contract, local service and remote service; "
-                "alter that one, or choose other criteria"
-            )
+            raise refusal(refusal_texts.same_priority(other.name))
     return {**values, "priority": int(str(level))}
 
 
@@ -411,7 +416,7 @@ def _route_values(clauses: RouteClauses, lifetime: int | None, now: datetime) ->
     except RefusalError as refused:
         raise refusal(refused.reason, refused.number) from None
     except OverflowError:
-        raise refusal(f"LIFETIME = {clauses.lifetime} ends after the year 9999", 9746) from None
+        raise refusal(refusal_texts.lifetime_too_long(clauses.lifetime), 9746) from None
     return {
         "remote_service_name": clauses.service_name,
         "broker_instance": guid,
@@ -464,7 +469,7 @@ def set_mirroring_role(connection: Connection, objects: Objects, *, role: Role, 
     integer_argument(number, name="number", minimum=0, maximum=_NUMBER_MAX)
     if number < broker.mirroring_number:
         raise OptionError(
-            f"number: {number} is less than the role sequence number of the database, {broker.mirroring_number}; omit it, or pass that number or a greater one"
+            f"number: {number} is less than the role sequence number of the database, {broker.mirroring_number}; omit the argument, or pass at least {broker.mirroring_number}"
         )
     changes.write_mirroring(connection, MirroringState(role, number))
     changes.bump_version(connection)

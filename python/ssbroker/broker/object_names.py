@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Final, TypeVar
 
 from ssbroker._text import most_similar
+from ssbroker.ddl import refusal_texts
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import folded
 from ssbroker.ddl.model import find_name
@@ -33,15 +34,14 @@ def existing(objects: Mapping[Key, Found], key: Key, *, kind: str, database: str
         name = _display_name(key)
         similar = most_similar(name, map(_display_name, objects))
         hint = "" if similar is None else f"; did you mean {similar!r}?"
-        where = "" if database is None else f" in the database {database!r}"
-        raise refusal(f"{kind} {name!r} does not exist{where}{hint}", 15151)
+        raise refusal(f"{refusal_texts.does_not_exist(kind, name, database)}{hint}", 15151)
     return found
 
 
 def check_not_existing(objects: Mapping[Key, object], key: Key, *, kind: str, number: int | None = None) -> None:
     """Raises if an object with this key exists."""
     if key in objects:
-        raise refusal(f"{kind} {_display_name(key)!r} already exists", number)
+        raise refusal(refusal_texts.exists(kind, _display_name(key)), number)
 
 
 def _display_name(key: object) -> str:
@@ -68,7 +68,7 @@ _NAME: Final = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<name>{_PART})")
 
 def queue_key(name: object) -> tuple[str, str]:
     """Parses a queue name into schema and name; the default schema is `dbo`."""
-    return _key(name, "a queue, such as Orders, dbo.Orders or [dbo].[Orders]")
+    return _key(name, "queue name; expected a name such as Orders, dbo.Orders or [dbo].[Orders]")
 
 
 def is_unquoted_name(name: str) -> bool:
@@ -78,7 +78,7 @@ def is_unquoted_name(name: str) -> bool:
 
 def procedure_key(name: object) -> tuple[str, str]:
     """Parses the name of an activation procedure into schema and name; the default schema is `dbo`."""
-    return _key(name, "a procedure, such as handle, dbo.handle or [dbo].[handle]")
+    return _key(name, "procedure name; expected a name such as handle, dbo.handle or [dbo].[handle]")
 
 
 def bracketed_queue_name(schema: str, name: str) -> str:
@@ -94,7 +94,7 @@ def plain_queue_name(queue: Queue) -> str:
 def _key(name: object, expected: str) -> tuple[str, str]:
     key = _parse(name) if isinstance(name, str) else None
     if key is None:
-        raise refusal(f"{name!r:.80} is not a valid name of {expected}", 208)
+        raise refusal(f"{name!r:.80} is not a valid {expected}", 208)
     return key
 
 
@@ -135,5 +135,5 @@ def check_not_similar(known: Iterable[str], name: str, *, kind: str, number: int
     found = find_name(name, known)
     if found is not None:
         if found == name:
-            raise refusal(f"{kind} {found!r} already exists", number)
-        raise refusal(f"{kind} {found!r} already exists, and {name!r} differs from it only in case", number)
+            raise refusal(refusal_texts.exists(kind, found), number)
+        raise refusal(f"{refusal_texts.exists(kind, found)}, and {name!r} differs from it only in case", number)

@@ -9,6 +9,7 @@ from typing import Final, Literal
 from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.broker.keys_at_rest import KeyEncryption
 from ssbroker.broker.object_names import check_not_existing, check_object_name, existing
+from ssbroker.ddl import refusal_texts
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate
@@ -39,7 +40,7 @@ def create_user(connection: Connection, objects: Objects, *, name: str) -> None:
     """Creates a user."""
     check_object_name(name)
     if name.lower() in _SYSTEM_PRINCIPAL_NAMES:
-        raise refusal(f"user {name.lower()!r} already exists", 15023)
+        raise refusal(refusal_texts.exists("user", name.lower()), 15023)
     check_not_existing(objects.security.principals, name, kind="user", number=15023)
     changes.create(connection, "ssb_principals", values={"name": name})
 
@@ -48,14 +49,14 @@ def drop_user(connection: Connection, objects: Objects, *, name: str) -> None:
     """Drops a user that owns nothing, and its permissions."""
     user = existing(objects.security.principals, name, kind="user")
     if user.principal_id in _SYSTEM_PRINCIPALS:
-        raise refusal(f"user {name!r} exists in every database and cannot be dropped", 15150)
-    owned = changes.find_owned_object(connection, principal_id=user.principal_id)
-    if owned is not None:
-        kind, other = owned
-        role = "user" if kind == "remote service binding" else "owner"
-        raise refusal(
-            f"user {name!r} cannot be dropped, because it owns {kind} {other!r}; change its {role} first", 15138
-        )
+        raise refusal(refusal_texts.permanent_user(name), 15150)
+    number, security = user.principal_id, objects.security
+    services = [one.name for one in objects.services.values() if one.principal_id == number]
+    certificates = [one.name for one in security.certificates.values() if one.principal_id == number]
+    bindings = [one.name for one in security.bindings.values() if one.remote_principal_id == number]
+    if services or certificates or bindings:
+        text = refusal_texts.user_in_use(name, services=services, certificates=certificates, bindings=bindings)
+        raise refusal(text, 15138)
     changes.drop_send_permissions(connection, principal_id=user.principal_id)
     changes.drop(connection, "ssb_principals", user.principal_id)
 
@@ -65,7 +66,7 @@ def set_owner(connection: Connection, objects: Objects, *, name: str, user: str)
     number = existing(objects.services, name, kind="service").service_id
     owner = principal_id(objects, user)
     if owner == PUBLIC:
-        raise refusal(f"service {name!r} cannot be owned by 'public'; name a user of the database")
+        raise refusal(refusal_texts.owned_by_public("service", name))
     changes.alter(connection, "ssb_services", number, {"principal_id": owner})
 
 
@@ -84,7 +85,7 @@ def set_permission(
     for user in users:
         holder = principal_id(objects, user)
         if holder == OWNER:
-            raise refusal("'dbo' can always send, so the permission cannot be granted, denied or revoked", 15151)
+            raise refusal(refusal_texts.DBO_CAN_SEND, 15151)
         if by_control and verb != "DENY" and objects.security.permissions.get((number, holder)) == "D":
             denied.append(user)
             continue
@@ -103,7 +104,7 @@ def create_binding(
         raise refusal(f"{service!r:.80} is not a valid service name: expected 1 to 256 characters", 8412)
     other = security.by_service.get(service)
     if other is not None:
-        raise refusal(f"service {service!r} already has the remote service binding {other.name!r}", 9619)
+        raise refusal(refusal_texts.binding_exists(service, other.name), 9619)
     values: dict[str, Value] = {
         "name": name,
         "remote_service_name": service,
@@ -135,7 +136,7 @@ def drop_binding(connection: Connection, objects: Objects, *, name: str) -> None
 def _remote_user_id(objects: Objects, user: str) -> int:
     found = principal_id(objects, user)
     if found in _SYSTEM_PRINCIPALS:
-        raise refusal(f"a remote service binding needs a user other than public and dbo, got {user!r}")
+        raise refusal(refusal_texts.no_remote_user(user))
     return found
 
 
@@ -163,7 +164,7 @@ def create_master_key(
 ) -> None:
     """Creates the master key of a database."""
     if objects.security.master_key is not None:
-        raise refusal("the database already has a master key", 15578)
+        raise refusal(refusal_texts.master_key_exists(), 15578)
     _check_password(password)
     master_key = key_encryption.new_master_key(password)
     changes.set_master_key(connection, by_password=master_key.by_password, by_service=master_key.by_service)
@@ -182,7 +183,7 @@ def keep_master_key(
     """Sets whether the instance can open the master key without the password."""
     found = _master_key(objects)
     if is_encrypted_by_service_key and key_encryption.master_key(objects.security) is None:
-        raise refusal("the master key is not open; first use OPEN MASTER KEY DECRYPTION BY PASSWORD = '...'", 15581)
+        raise refusal(refusal_texts.MASTER_KEY_CLOSED, 15581)
     if not is_encrypted_by_service_key:
         changes.set_master_key(connection, by_password=found.by_password, by_service=None)
 
@@ -192,10 +193,7 @@ def drop_master_key(connection: Connection, objects: Objects) -> None:
     _master_key(objects)
     certificates = [one.name for one in objects.security.certificates.values() if one.private_key is not None]
     if certificates:
-        raise refusal(
-            f"the master key encrypts the private key of certificate {certificates[0]!r}; drop the certificate first",
-            15580,
-        )
+        raise refusal(refusal_texts.master_key_in_use(certificates), 15580)
     changes.drop_master_key(connection)
 
 
@@ -218,11 +216,11 @@ def create_certificate(
         key = None if given.private_key is None else key_to_der(given.private_key, password=given.password)
         found = DialogCertificate(given.certificate, key)
     except InputError as error:
-        raise refusal(f"certificate {name!r}: {error}", 15208) from None
+        raise refusal(f"the certificate {name!r}: {error}", 15208) from None
     other = security.by_fingerprint.get(found.fingerprint)
     if other is not None:
         raise refusal(
-            f"certificate {name!r}: the database already has this certificate, under the name {other.name!r}; use that name, or drop it first",
+            f"the certificate {name!r} already exists under the name {other.name!r}; use this name, or drop {other.name!r} first",
             15232,
         )
     sealed = None if key is None else key_encryption.encrypt_private_key(security, key, fingerprint=found.fingerprint)
@@ -279,7 +277,7 @@ def alter_certificate(
             key = key_to_der(private_key, password=password)
             DialogCertificate(certificate.certificate, key)
         except InputError as error:
-            raise refusal(f"certificate {name!r}: {error}", 15208) from None
+            raise refusal(f"the certificate {name!r}: {error}", 15208) from None
         values["private_key"] = key_encryption.encrypt_private_key(
             objects.security, key, fingerprint=certificate.fingerprint
         )
@@ -302,17 +300,17 @@ def drop_certificate(connection: Connection, objects: Objects, *, name: str) -> 
 def _owner(objects: Objects, name: str, user: str | None) -> int:
     found = principal_id(objects, user)
     if found == PUBLIC:
-        raise refusal(f"certificate {name!r} cannot be owned by 'public'; name a user of the database")
+        raise refusal(refusal_texts.owned_by_public("certificate", name))
     return found
 
 
 def _master_key(objects: Objects) -> MasterKey:
     found = objects.security.master_key
     if found is None:
-        raise refusal("the database has no master key; use CREATE MASTER KEY ENCRYPTION BY PASSWORD = '...'", 15151)
+        raise refusal(refusal_texts.master_key_missing(), 15151)
     return found
 
 
 def _check_password(password: str) -> None:
     if not password:
-        raise refusal("the password of the master key is empty", 15118)
+        raise refusal(refusal_texts.MASTER_KEY_PASSWORD_REQUIRED, 15118)

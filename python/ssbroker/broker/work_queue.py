@@ -82,7 +82,7 @@ class WorkQueue:
         if not create and not self._is_complete(objects):
             existing(objects.queues, queue_key(name), kind="queue", database=context.name)
             raise BrokerError(
-                f"the queue {name!r} is not a work queue: it has no service {self._service!r}. create=True makes it one"
+                f"the queue {name!r} is not a work queue, because it has no service {self._service!r}; to make it a work queue, pass create=True"
             )
         if not (self._is_complete(objects) and self._handles_poison(objects, on_poison, poison_queue)):
             context.change(self._create, on_poison=on_poison, poison_queue=poison_queue)
@@ -145,7 +145,7 @@ class WorkQueue:
             if other.file.path == self._context.file.path:
                 got = "the same database, opened by another Instance object; use the queue of that object"
             raise OptionError(
-                f"transaction: expected one of the database {self._context.name!r}, which has the queue; got one of {got}"
+                f"transaction: expected a transaction of the database {self._context.name!r}, which has the queue; got a transaction of {got}"
             )
         return self._send(transaction, message_type, content, due)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from ssbroker._text import bracketed, did_you_mean, differs_by_one_edit, most_similar, restore_spaces, string_literal
 from ssbroker._well_known import SERVICE_NAME_MAX
-from ssbroker.ddl import catalog_views, statements
+from ssbroker.ddl import catalog_views, refusal_texts, statements
 from ssbroker.ddl.annotations import parse_broker_id, parse_lifetime, parse_list, parse_route_id
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
 from ssbroker.ddl.certificate_dates import parse_date
@@ -65,8 +65,7 @@ UNNAMED_DATABASE: Final = "user"
 _SEVERAL_INSTANCES: Final = "; if the files are of several instances, read them with --fleet (Fleet.load in Python)"
 _CHECK_ENABLED: Final = "SELECT is_broker_enabled FROM sys.databases WHERE name = "
 _MISSPELLED_MIN: Final = 3
-"""Names with fewer characters often differ by one letter on purpose."""
-_PASSWORD_REQUIRED: Final = "the password of the master key is empty"  # noqa: S105 - a message
+"""Names of fewer characters often differ by one letter on purpose."""
 
 
 @dataclass(slots=True)
@@ -369,7 +368,9 @@ class InstanceModel:
         if name in SYSTEM_DATABASES:
             raise RefusalError(f"{name!r} is a system database and cannot be dropped", 3708)
         if name == self.current:
-            raise RefusalError(f"the database {name!r} is in use by this script; select another one with USE", 3702)
+            raise RefusalError(
+                f"the database {name!r} is in use by this script; select another database with USE", 3702
+            )
         meant = None if name in self.databases else self._misspelled(name)
         if (meant is not None or name in self.dropped) and not if_exists:
             hint = "" if meant is None else f"; did you mean {meant}?"
@@ -402,12 +403,12 @@ class InstanceModel:
         for name, database in self.databases.items():
             if database.is_offline:
                 kind: NoteKind = "offline"
-                text = "the database is OFFLINE at the end of the script: its services are not found"
+                text = "the database is OFFLINE at the end of the script, so its services are not found"
             elif database.is_restored and database.enabled:
                 kind = "restored"
                 text = (
-                    "the database is restored or attached without ENABLE_BROKER: its broker is taken as enabled, but may be disabled; "
-                    f"check: {_CHECK_ENABLED}{restore_spaces(string_literal(name))};"
+                    "the database is restored or attached without ENABLE_BROKER: ssbroker assumes that its broker is enabled, but it may be disabled; "
+                    f"check with {_CHECK_ENABLED}{restore_spaces(string_literal(name))};"
                 )
             else:
                 continue
@@ -415,11 +416,14 @@ class InstanceModel:
                 kind, f"database {restore_spaces(bracketed(name))}", text, self.positions["database", name, ""]
             )
 
-    def has_enabled_duplicate(self, database: DatabaseModel) -> bool:
-        """Returns whether another enabled database has the same broker id (I7)."""
-        return database.guid is not None and any(
-            other.enabled and other.guid == database.guid and other is not database for other in self.databases.values()
+    def enabled_duplicate(self, database: DatabaseModel) -> str | None:
+        """Returns another enabled database with the same broker id (I7)."""
+        others = (
+            name
+            for name, other in self.databases.items()
+            if other.enabled and other.guid == database.guid and other is not database
         )
+        return None if database.guid is None else next(others, None)
 
     def record_position(self, statement: Statement, at: ScriptPosition) -> None:
         """Records the position of a statement that has created or changed an object."""
@@ -645,7 +649,8 @@ def _similar_database(instance: InstanceModel, name: str) -> Remark | None:
     if similar is None or folded(similar) == folded(name):
         return None
     return Remark(
-        "existing", f"taken as an existing database, because the script does not create it; did you mean {similar}?"
+        "existing",
+        f"assumed to be an existing database, because the script does not create it; did you mean {similar}?",
     )
 
 
@@ -658,13 +663,12 @@ def _set_broker(
         database.apply(option)
     if guid is not None:
         database.guid = parse_broker_id(guid)
-    if database.enabled and instance.has_enabled_duplicate(database):
+    duplicate = instance.enabled_duplicate(database) if database.enabled else None
+    if duplicate is not None:
         if not is_attach:
             database.enabled, database.guid = before.enabled, before.guid
             database.former_guids = before.former_guids
-            raise RefusalError(
-                f"another enabled database has the broker id of {name!r}; use NEW_BROKER for one of them", 9772
-            )
+            raise RefusalError(refusal_texts.same_broker_id(name, duplicate), 9772)
         database.enabled = False
 
 
@@ -673,7 +677,7 @@ def _missing(instance: InstanceModel, database: str, kind: str, name: str, names
     hint = did_you_mean(name, names)
     if instance.databases[database].is_assumed and not hint:
         hint = "; if another script creates it, load the scripts together, as a folder"
-    return RefusalError(f"the database {database!r} has no {kind} {name!r}{hint}", 15151)
+    return RefusalError(f"{refusal_texts.does_not_exist(kind, name, database)}{hint}", 15151)
 
 
 def _find(instance: InstanceModel, objects: Mapping[Key, object], database: str, name: str, *, kind: str) -> Key:
@@ -696,7 +700,7 @@ def _run_route(
         if (database, found) in instance.routes:
             if is_initial_route(statement) and instance.routes[database, found] == RouteModel("LOCAL"):
                 return INITIAL_ROUTE_EXISTS
-            raise RefusalError(f"the database {database!r} already has the route {found!r}{initial_route_hint(found)}")
+            raise RefusalError(f"{refusal_texts.exists('route', found, database)}{initial_route_hint(found)}")
         new = _route(RouteModel(""), statement.clauses, annotations, instance.now)
         instance.routes[database, statement.name] = new
         return None
@@ -732,7 +736,7 @@ def initial_route_hint(name: str) -> str:
     """Returns what to do if the existing route is the initial route of every database."""
     if name != AUTO_CREATED_LOCAL:
         return ""
-    return f"; every database is created with it: use ALTER ROUTE {AUTO_CREATED_LOCAL}, or drop it first"
+    return f"; every database is created with this route: use ALTER ROUTE {AUTO_CREATED_LOCAL}, or drop it first"
 
 
 def _route(old: RouteModel, given: RouteClauses, annotations: Mapping[str, str], now: datetime) -> RouteModel:
@@ -753,7 +757,7 @@ def _route(old: RouteModel, given: RouteClauses, annotations: Mapping[str, str],
         try:
             lifetime = now + timedelta(seconds=given.lifetime)
         except OverflowError:
-            raise RefusalError(f"LIFETIME = {given.lifetime} ends after the year 9999", 9746) from None
+            raise RefusalError(refusal_texts.lifetime_too_long(given.lifetime), 9746) from None
     route_id = parse_route_id(annotations["route_id"]) if "route_id" in annotations else old.route_id
     return RouteModel(clauses.address or "", clauses.service_name, guid, lifetime, clauses.mirror_address, route_id)
 
@@ -772,7 +776,7 @@ def _run_queue(
     if isinstance(statement, statements.CreateQueue):
         if key in instance.queues:
             known = f"{instance.queues[key].schema}.{instance.queues[key].name}"
-            raise RefusalError(f"the database {key[0]!r} already has the queue {known!r}", 2714)
+            raise RefusalError(refusal_texts.exists("queue", known, key[0]), 2714)
         _check_readers(statement.settings)
         instance.queues[key] = QueueModel(statement.queue.schema, statement.queue.name, statement.settings)
         return
@@ -781,7 +785,7 @@ def _run_queue(
         dependents = [name for (_, name), service in instance.services.items() if service.queue == key]
         if dependents:
             queue_name = f"{statement.queue.schema}.{statement.queue.name}"
-            raise RefusalError(f"the service {dependents[0]!r} still uses the queue {queue_name!r}")
+            raise RefusalError(refusal_texts.queue_in_use(queue_name, dependents))
         del instance.queues[key]
         return
     _check_readers(statement.settings)
@@ -814,16 +818,20 @@ def _run_service(
     if isinstance(statement, statements.AlterService):
         _alter_service(instance, statement, key)
         return
-    for (other, name), priority in instance.priorities.items():
-        if other == database and priority.local_service == statement.name:
-            raise RefusalError(f"the broker priority {name!r} still uses the service {statement.name!r}")
+    users = [
+        name
+        for (other, name), priority in instance.priorities.items()
+        if other == database and priority.local_service == statement.name
+    ]
+    if users:
+        raise RefusalError(refusal_texts.service_in_use(statement.name, users))
     del instance.services[key]
 
 
 def _create_service(instance: InstanceModel, statement: statements.CreateService, key: Key) -> None:
     database = key[0]
     if key in instance.services or statement.name in SYSTEM_SERVICES:
-        raise RefusalError(f"the database {database!r} already has the service {statement.name!r}")
+        raise RefusalError(refusal_texts.exists("service", statement.name, database))
     queue = _queue_key(instance, statement.queue)
     _require_queue(instance, queue, statement.queue)
     for contract in statement.contracts:
@@ -838,10 +846,10 @@ def _alter_service(instance: InstanceModel, statement: statements.AlterService, 
         _require_contract(instance, database, contract)
     for contract in statement.add_contracts:
         if contract in service.contracts:
-            raise RefusalError(f"the service {key[1]!r} already has the contract {contract!r}")
+            raise RefusalError(refusal_texts.contract_added(key[1], contract))
     for contract in statement.drop_contracts:
         if contract not in service.contracts and not instance.databases[database].is_assumed:
-            raise RefusalError(f"the service {key[1]!r} does not have the contract {contract!r}", 15151)
+            raise RefusalError(refusal_texts.contract_lacking(key[1], contract), 15151)
     if statement.queue is not None:
         queue = _queue_key(instance, statement.queue)
         _require_queue(instance, queue, statement.queue)
@@ -865,13 +873,11 @@ def _run_message_type(
     is_system = statement.name in SYSTEM_MESSAGE_TYPES
     if isinstance(statement, statements.CreateMessageType):
         if key in instance.message_types or is_system:
-            raise RefusalError(f"the database {database!r} already has the message type {statement.name!r}")
+            raise RefusalError(refusal_texts.exists("message type", statement.name, database))
         instance.message_types[key] = statement.validation
         return collection_remark(statement)
     if is_system:
-        raise RefusalError(
-            f"message type {statement.name!r} is a system message type, which cannot be altered or dropped", 9663
-        )
+        raise RefusalError(refusal_texts.system_object("message type", statement.name), 9663)
     if key not in instance.message_types and not instance.databases[database].is_assumed:
         raise _missing(instance, database, "message type", statement.name, _names_in(instance.message_types, database))
     if isinstance(statement, statements.AlterMessageType):
@@ -879,7 +885,7 @@ def _run_message_type(
         return collection_remark(statement)
     dependents = [name for (other, name), kinds in instance.contracts.items() if other == database and key[1] in kinds]
     if dependents:
-        raise RefusalError(f"the contract {dependents[0]!r} still uses the message type {statement.name!r}")
+        raise RefusalError(refusal_texts.message_type_in_use(statement.name, dependents))
     instance.message_types.pop(key, None)
     return None
 
@@ -889,7 +895,7 @@ def collection_remark(statement: statements.CreateMessageType | statements.Alter
     if statement.collection is None:
         return None
     return Remark(
-        "ignored", f"the schema collection {statement.collection} is ignored: messages have to be well-formed XML"
+        "ignored", f"the schema collection {statement.collection} is ignored; messages only have to be well-formed XML"
     )
 
 
@@ -899,7 +905,7 @@ def _run_contract(instance: InstanceModel, statement: statements.CreateContract 
     is_system = statement.name in SYSTEM_CONTRACTS
     if isinstance(statement, statements.CreateContract):
         if key in instance.contracts or is_system:
-            raise RefusalError(f"the database {database!r} already has the contract {statement.name!r}")
+            raise RefusalError(refusal_texts.exists("contract", statement.name, database))
         for message_type, _ in statement.messages:
             is_known = (database, message_type) in instance.message_types or message_type in SYSTEM_MESSAGE_TYPES
             if not is_known and not instance.databases[database].is_assumed:
@@ -907,24 +913,20 @@ def _run_contract(instance: InstanceModel, statement: statements.CreateContract 
                     instance, database, "message type", message_type, _names_in(instance.message_types, database)
                 )
         if all(sender == "TARGET" for _, sender in statement.messages):
-            raise RefusalError("a contract needs a message type that is SENT BY INITIATOR or ANY", 8492)
+            raise RefusalError(refusal_texts.nothing_to_send(statement.name), 8492)
         instance.contracts[key] = tuple(message_type for message_type, _ in statement.messages)
         return
     _require_contract(instance, database, statement.name)
     if is_system:
-        raise RefusalError(f"contract {statement.name!r} is a system contract, which cannot be dropped", 9663)
-    dependents = [
-        f"service {name!r}"
-        for (other, name), one in instance.services.items()
-        if other == database and key[1] in one.contracts
+        raise RefusalError(refusal_texts.system_object("contract", statement.name), 9663)
+    services = [
+        name for (other, name), one in instance.services.items() if other == database and key[1] in one.contracts
     ]
-    dependents += [
-        f"broker priority {name!r}"
-        for (other, name), one in instance.priorities.items()
-        if other == database and one.contract == key[1]
+    priorities = [
+        name for (other, name), one in instance.priorities.items() if other == database and one.contract == key[1]
     ]
-    if dependents:
-        raise RefusalError(f"the {dependents[0]} still uses the contract {statement.name!r}")
+    if services or priorities:
+        raise RefusalError(refusal_texts.contract_in_use(statement.name, services=services, priorities=priorities))
     instance.contracts.pop(key, None)
 
 
@@ -935,7 +937,7 @@ def _run_priority(
     if isinstance(statement, statements.CreatePriority):
         found = find_name(statement.name, _names_in(instance.priorities, database))
         if found is not None:
-            raise RefusalError(f"the database {database!r} already has the broker priority {found!r}")
+            raise RefusalError(refusal_texts.exists("broker priority", found, database))
         key, before = (database, statement.name), PriorityModel()
     else:
         key = _find(instance, instance.priorities, database, statement.name, kind="broker priority")
@@ -955,9 +957,7 @@ def _run_priority(
         raise RefusalError(f"PRIORITY_LEVEL = {new.level} is outside the range 1 to 10", 9606)
     for other, priority in instance.priorities.items():
         if other[0] == database and other != key and priority.criteria == new.criteria:
-            raise RefusalError(
-                f"the broker priority {other[1]!r} already has this contract, local service and remote service; alter that one, or choose other criteria"
-            )
+            raise RefusalError(refusal_texts.same_priority(other[1]))
     instance.priorities[key] = new
 
 
@@ -968,7 +968,7 @@ def _run_security(instance: InstanceModel, statement: SecurityStatement) -> Rema
         case statements.CreateUser(name, ignored):
             known = _names_in(instance.users, database)
             if folded(name) in ("public", "dbo") or find_name(name, known) is not None:
-                raise RefusalError(f"the database {database!r} already has the user {name!r}", 15023)
+                raise RefusalError(refusal_texts.exists("user", name, database), 15023)
             instance.users[database, name] = None
             return skipped_remark(ignored)
         case statements.DropUser(name):
@@ -995,15 +995,13 @@ def _user(instance: InstanceModel, database: str, name: str) -> str:
 def _drop_user(instance: InstanceModel, database: str, name: str) -> None:
     user = _user(instance, database, name)
     if user in ("public", "dbo"):
-        raise RefusalError(f"the user {user!r} exists in every database and cannot be dropped", 15150)
-    for kind, objects, role in (
-        ("service", instance.services, "owner"),
-        ("certificate", instance.certificates, "owner"),
-        ("remote service binding", instance.bindings, "user"),
-    ):
-        for (other, owned), one in objects.items():
-            if other == database and getattr(one, role) == user:
-                raise RefusalError(f"the user {user!r} owns the {kind} {owned!r}; change its {role} first", 15138)
+        raise RefusalError(refusal_texts.permanent_user(user), 15150)
+    services = [key[1] for key, one in instance.services.items() if key[0] == database and one.owner == user]
+    certificates = [key[1] for key, one in instance.certificates.items() if key[0] == database and one.owner == user]
+    bindings = [key[1] for key, one in instance.bindings.items() if key[0] == database and one.user == user]
+    if services or certificates or bindings:
+        text = refusal_texts.user_in_use(user, services=services, certificates=certificates, bindings=bindings)
+        raise RefusalError(text, 15138)
     instance.users.pop((database, user), None)
 
 
@@ -1016,14 +1014,15 @@ def _run_binding(
     if isinstance(statement, statements.CreateBinding):
         found = find_name(statement.name, known)
         if found is not None:
-            raise RefusalError(f"the database {database!r} already has the remote service binding {found!r}")
+            raise RefusalError(refusal_texts.exists("remote service binding", found, database))
         if not 0 < len(statement.service) <= SERVICE_NAME_MAX:
             raise RefusalError(
                 f"{statement.service!r:.80} is not a valid service name: expected 1 to {SERVICE_NAME_MAX} characters",
                 8412,
             )
-        if any(key[0] == database and one.service == statement.service for key, one in instance.bindings.items()):
-            raise RefusalError(f"the service {statement.service!r} already has a remote service binding", 9619)
+        for (other, name), one in instance.bindings.items():
+            if other == database and one.service == statement.service:
+                raise RefusalError(refusal_texts.binding_exists(statement.service, name), 9619)
         user = _remote_user(instance, database, statement.user)
         instance.bindings[database, statement.name] = BindingModel(statement.service, user)
         return
@@ -1039,7 +1038,7 @@ def _run_binding(
 def _remote_user(instance: InstanceModel, database: str, name: str) -> str:
     user = _user(instance, database, name)
     if user in ("public", "dbo"):
-        raise RefusalError(f"a remote service binding needs a user other than public and dbo, got {name!r}")
+        raise RefusalError(refusal_texts.no_remote_user(name))
     return user
 
 
@@ -1049,7 +1048,7 @@ def _set_permission(instance: InstanceModel, statement: statements.SetPermission
         raise _missing(instance, database, "service", statement.service, _names_in(instance.services, database))
     for name in statement.users:
         if _user(instance, database, name) == "dbo":
-            raise RefusalError("dbo can always send, so the permission cannot be granted, denied or revoked", 15151)
+            raise RefusalError(refusal_texts.DBO_CAN_SEND, 15151)
     return skipped_remark(statement.ignored)
 
 
@@ -1066,7 +1065,7 @@ def _set_owner(instance: InstanceModel, database: str, kind: statements.OwnedKin
         certificate = instance.certificates.get(key)
     owner = _user(instance, database, user)
     if owner == "public":
-        raise RefusalError(f"the {kind} {name!r} cannot be owned by public")
+        raise RefusalError(refusal_texts.owned_by_public(kind, name))
     if service is not None:
         service.owner = owner
     if certificate is not None:
@@ -1096,18 +1095,19 @@ def _create_certificate(instance: InstanceModel, statement: statements.CreateCer
     begins, ends = parse_date(statement.start_date), parse_date(statement.expiry_date)
     if begins is not None and ends is not None and ends <= begins:
         raise RefusalError(
-            f"certificate {statement.name!r} expires on {ends}, but starts on {begins}; correct EXPIRY_DATE", 15297
+            f"the certificate {statement.name!r} expires on {ends}, but is valid only from {begins}; correct EXPIRY_DATE",
+            15297,
         )
     found = find_name(statement.name, _names_in(instance.certificates, database))
     if found is not None:
-        raise RefusalError(f"the database {database!r} already has the certificate {found!r}", 15232)
+        raise RefusalError(refusal_texts.exists("certificate", found, database), 15232)
     owner = None if statement.owner is None else _user(instance, database, statement.owner)
     if owner == "public":
-        raise RefusalError(f"the certificate {statement.name!r} cannot be owned by public")
+        raise RefusalError(refusal_texts.owned_by_public("certificate", statement.name))
     has_key = (statement.is_self_signed or statement.key is not None) and not statement.has_unusable_key
     one = instance.databases[database]
     if has_key and one.master_password is None and not one.is_assumed:
-        raise RefusalError("private keys need an open master key: use CREATE MASTER KEY", 15581)
+        raise RefusalError(refusal_texts.master_key_missing_for_key(database), 15581)
     instance.certificates[database, statement.name] = CertificateModel(owner, has_key)
 
 
@@ -1115,23 +1115,23 @@ def _run_master_key(instance: InstanceModel, statement: Statement, database: str
     one = instance.databases[database]
     if isinstance(statement, statements.CreateMasterKey):
         if one.master_password is not None:
-            raise RefusalError(f"the database {database!r} already has a master key", 15578)
+            raise RefusalError(refusal_texts.master_key_exists(database), 15578)
         if not statement.password:
-            raise RefusalError(_PASSWORD_REQUIRED, 15118)
+            raise RefusalError(refusal_texts.MASTER_KEY_PASSWORD_REQUIRED, 15118)
         one.master_password = statement.password
         return
     if isinstance(statement, statements.OpenMasterKey) and not statement.password:
-        raise RefusalError(_PASSWORD_REQUIRED, 15118)
+        raise RefusalError(refusal_texts.MASTER_KEY_PASSWORD_REQUIRED, 15118)
     if one.master_password is None:
         if not one.is_assumed:
-            raise RefusalError(f"the database {database!r} has no master key; use CREATE MASTER KEY", 15151)
+            raise RefusalError(refusal_texts.master_key_missing(database), 15151)
         return
     if isinstance(statement, statements.OpenMasterKey) and statement.password != one.master_password:
-        raise RefusalError(f"the password of the master key of database {database!r} is wrong", 15313)
+        raise RefusalError(refusal_texts.wrong_master_key_password(database), 15313)
     if isinstance(statement, statements.DropMasterKey):
         keyed = [key[1] for key, each in instance.certificates.items() if key[0] == database and each.has_key]
         if keyed:
-            raise RefusalError(f"the master key encrypts the private key of the certificate {keyed[0]!r}", 15580)
+            raise RefusalError(refusal_texts.master_key_in_use(keyed), 15580)
         one.master_password = None
 
 
@@ -1146,7 +1146,7 @@ def _run_endpoint(
         if endpoint is not None:
             hint = "" if instance.announced is None else _SEVERAL_INSTANCES
             raise RefusalError(
-                f"the instance already has the Service Broker endpoint {endpoint.name!r}; only one is allowed{hint}",
+                f"{refusal_texts.endpoint_exists(endpoint.name)}{hint}",
                 7862,
             )
         endpoint = EndpointModel(statement.name, statement.settings)
@@ -1158,13 +1158,10 @@ def _run_endpoint(
         return NO_ENDPOINT if endpoint is None else OTHER_ENDPOINT
     else:
         if endpoint is not None and not is_known:
-            raise RefusalError(f"the Service Broker endpoint is named {endpoint.name!r}, not {statement.name!r}", 15151)
+            raise RefusalError(refusal_texts.other_endpoint(statement.name, endpoint.name), 15151)
         if endpoint is None and instance.is_complete and not instance.lenient:
-            raise RefusalError(
-                f"the Service Broker endpoint {statement.name!r} does not exist; create it first with CREATE ENDPOINT",
-                15151,
-            )
-        # An endpoint that the script did not create already exists, on an unknown port.
+            raise RefusalError(refusal_texts.other_endpoint(statement.name, None), 15151)
+        # An endpoint that the script did not create exists already, on an unknown port.
         endpoint = endpoint or EndpointModel(statement.name, EndpointSettings(), is_assumed=True)
         endpoint = replace(endpoint, settings=merge_settings(endpoint.settings, statement.settings))
     if "addresses_only" in annotations:

@@ -21,44 +21,44 @@ WRONG_BROKER: Final = 11220
 WRONG_SERVICE: Final = 11222
 ACKNOWLEDGED_UNSENT: Final = 28010
 ERROR_TEXTS: Final[dict[int, str]] = {
-    8408: "service {service!r} does not accept contract {contract!r}: add the contract to the service, or begin the dialog on another contract",
-    8410: "a timer of {timeout} s would fire after the end of the lifetime of conversation {handle}; set a shorter one",
+    8408: "the service {service!r} does not accept the contract {contract!r}; add the contract to the service, or begin the dialog with another contract",
+    8410: "a timer of {timeout} s would fire after the end of the lifetime of the conversation {handle}; set a shorter timer",
     8411: "{name} is out of range: expected an integer number of seconds from 1 to 2147483647, got {value!r}",
     8412: "{name!r:.80} is not a valid service name: expected 1 to 256 characters, without unpaired surrogates",
-    8426: "{kind} {handle} does not exist in this database",
-    8427: "cannot end conversation {handle}: its state is {state}",
-    8428: "message type {message_type!r} does not exist",
-    8429: "cannot send on conversation {handle}: its state is {state}",
-    8430: "the body is not valid for message type {message_type!r}: {reason}",
-    8431: "contract {contract!r} does not include message type {message_type!r}",
-    8432: "message type {message_type!r} can only be sent by the target; this side is the initiator",
+    8426: "the {kind} {handle} does not exist in this database",
+    8427: "cannot end the conversation {handle}: its state is {state}",
+    8428: "the message type {message_type!r} does not exist",
+    8429: "cannot send on the conversation {handle}: its state is {state}",
+    8430: "the body is not valid for the message type {message_type!r}: {reason}",
+    8431: "the contract {contract!r} does not include the message type {message_type!r}",
+    8432: "the message type {message_type!r} can be sent only by the target; this side is the initiator",
     8433: "{name} cannot be None; use empty bytes for an empty body",
-    8434: "message type {message_type!r} can only be sent by the initiator; this side is the target",
-    8438: "cannot move conversation {handle}: its state is {state}",
-    8457: "message type {message_type!r} cannot be sent by this side under contract {contract!r}",
-    8458: "cannot set a timer on conversation {handle}: its state is {state}",
+    8434: "the message type {message_type!r} can be sent only by the initiator; this side is the target",
+    8438: "cannot move the conversation {handle}: its state is {state}",
+    8457: "the message type {message_type!r} cannot be sent by this side under the contract {contract!r}",
+    8458: "cannot set a timer on the conversation {handle}: its state is {state}",
     8459: "{name}: expected at most {maximum} bytes, got {length}",
     8462: "the remote endpoint of the conversation no longer exists",
     8489: "the lifetime of the conversation has expired",
-    8490: "service {service!r} does not exist in the database with the requested broker id",
-    8494: "the sender may not send to service {service!r}: in the target database, GRANT SEND ON SERVICE to the sender's user or to public",
+    8490: "the service {service!r} does not exist in the database with the requested broker id",
+    8494: "the sender may not send to the service {service!r}; in the target database, use GRANT SEND ON SERVICE for the sender's user or for public",
     8495: "another copy of the service has already answered this conversation",
-    8498: "contract {contract!r} does not include message type {message_type!r} at the target",
-    9610: "service {service!r} cannot join the conversation group: the group belongs to service {other!r}",
-    9617: "queue {queue!r} is disabled; enable it with Database.alter_queue({queue!r}, status=True)",
-    9618: "cannot send: queue {queue!r} has retention on, and is disabled; enable it with Database.alter_queue({queue!r}, status=True), or turn retention off",
+    8498: "the contract {contract!r} does not include the message type {message_type!r} at the target",
+    9610: "the service {service!r} cannot join the conversation group: the group belongs to service {other!r}",
+    9617: "the queue {queue!r} is disabled; enable it with Database.alter_queue({queue!r}, status=True)",
+    9618: "cannot send: the queue {queue!r} has retention on, and is disabled; enable it with Database.alter_queue({queue!r}, status=True), or turn retention off",
     9719: "the database was restored or got a new broker id, which ended the conversation",
     9720: "the remote database was restored or got a new broker id, which ended the conversation",
     11209: "the conversation id does not match an active conversation",
-    11210: "service {service!r} was not found",
+    11210: "the service {service!r} was not found",
     11212: "the conversation endpoint is closed",
     11217: "the message is out of sequence",
     11218: "duplicate message",
-    11219: "queue {queue!r} is disabled",
+    11219: "the queue {queue!r} is disabled",
     11220: "the broker id does not match",
     11224: "another copy of the service has already answered this conversation",
-    15151: "{kind} {name!r} does not exist",
-    11222: "services or contract do not match the conversation",
+    15151: "the {kind} {name!r} does not exist",
+    11222: "the services or the contract do not match the conversation",
     28013: "the broker of the database is disabled",
     28010: "the peer acknowledged messages that were not sent",
 }
@@ -70,7 +70,7 @@ def error_text(number: int, **values: object) -> str:
 
     Examples:
         >>> error_text(8428, message_type="Order")
-        "message type 'Order' does not exist"
+        "the message type 'Order' does not exist"
     """
     return ERROR_TEXTS[number].format(**values)
 
@@ -80,7 +80,7 @@ def broker_error(number: int, **values: object) -> BrokerError:
 
     Examples:
         >>> print(broker_error(8428, message_type="Order"))
-        8428: message type 'Order' does not exist
+        8428: the message type 'Order' does not exist
     """
     return refusal(error_text(number, **values), number)
 

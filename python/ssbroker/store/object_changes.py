@@ -139,19 +139,6 @@ def set_send_permission(
     bump_version(connection)
 
 
-def find_owned_object(connection: Connection, *, principal_id: int) -> tuple[str, str] | None:
-    """Returns the kind and name of an object that a principal owns, services first; None if it owns no object."""
-    for kind, table, column in (
-        ("service", "ssb_services", "principal_id"),
-        ("certificate", "ssb_certificates", "principal_id"),
-        ("remote service binding", "ssb_remote_service_bindings", "remote_principal_id"),
-    ):
-        name = connection.execute(f"SELECT name FROM {table} WHERE {column} = ? LIMIT 1", (principal_id,)).get  # noqa: S608  # constants above
-        if name is not None:
-            return kind, name
-    return None
-
-
 def drop_send_permissions(connection: Connection, *, principal_id: int) -> None:
     """Revokes all SEND permissions of a principal."""
     connection.execute("DELETE FROM ssb_send_permissions WHERE principal_id = ?", (principal_id,))

@@ -205,8 +205,8 @@ def move_to_group(work: Work, endpoint: ConversationEndpoint, group: bytes) -> N
     here, there = queue_of(work, endpoint), queue_of(work, members[0])
     if here != there:
         raise BrokerError(
-            f"the conversation is in queue {here.name!r} and the conversation group in queue {there.name!r}, because messages of one of "
-            "them failed and were moved; put them back with requeue first"
+            f"the conversation is in the queue {here.name!r} and the conversation group in the queue {there.name!r}, because messages of "
+            "one of the two failed and were moved; put these messages back with requeue first"
         )
     conversation_endpoints.set_group(work.connection, endpoint.endpoint_id, group)
     if not conversation_endpoints.in_group(work.connection, endpoint.conversation_group_id, limit=1):

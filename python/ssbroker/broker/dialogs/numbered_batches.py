@@ -135,7 +135,9 @@ class BulkSender:
             else:
                 handle = uuid.UUID(bytes=endpoint.conversation_handle)
                 _LOGGER.warning(
-                    "writer %s: conversation %s no longer accepts messages; starting another one", writer, handle
+                    "writer %s: conversation %s no longer accepts messages; starting another conversation",
+                    writer,
+                    handle,
                 )
         begun = {key: self._begin(key) for key in keys if key not in self._handles}
         self._handles.update((key, endpoint.conversation_handle) for key, endpoint in begun.items())

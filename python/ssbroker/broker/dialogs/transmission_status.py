@@ -106,8 +106,8 @@ def _connection_advice(why: str) -> str:
     """Returns how to fix a connection; the reasons are those of `tls.py`."""
     if "the peer rejects the certificate of this instance" in why:
         return (
-            "If the certificate of this instance has expired, renew it. Otherwise, let the peer accept it with its options authority and "
-            "names, or pinned."
+            "If the certificate of this instance has expired, renew it. Otherwise, make the peer accept the certificate, with its options "
+            "authority and names, or with its option pinned."
         )
     if "certificate has expired" in why or "certificate is not yet valid" in why:
         return "Renew the certificate of the peer, and compare the clocks of the two machines."
@@ -115,7 +115,7 @@ def _connection_advice(why: str) -> str:
         return "If this is the intended peer, add its name to the option names here. Otherwise, correct the address of the route."
     if "certificate" in why:
         return (
-            "If this is the intended peer, let this instance trust its certificate: with the option authority, or pinned. Otherwise, correct "
+            "If this is the intended peer, make this instance trust its certificate, with the option authority or pinned. Otherwise, correct "
             "the address of the route."
         )
     return "If the address is wrong: ALTER ROUTE <name> WITH ADDRESS = N'TCP://<host>:<port>';"
@@ -140,11 +140,11 @@ def dropped_by_next_hop(address: str, reason: DropReason) -> TransmissionStatus:
 
 
 _DROP_TEXTS: Final = {
-    DropReason.NOT_ACCEPTED: "that instance has no route or service for it and dropped it. Its event Message Undeliverable gives the "
+    DropReason.NOT_ACCEPTED: "that instance has no route or service for it and dropped it. The event Message Undeliverable there states the "
     "reason. If this instance should send it elsewhere: ALTER ROUTE <name> WITH ADDRESS = N'TCP://<host>:<port>';",
-    DropReason.FORWARDING_DISABLED: "that instance would have to forward it, and message forwarding is disabled there. Change the route to lead "
-    "to the instance that has the service, or run there: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);",
-    DropReason.NOT_FORWARDED: "that instance could not forward it and dropped it. Its event Forwarded Message Dropped gives the reason.",
+    DropReason.FORWARDING_DISABLED: "that instance would have to forward it, and message forwarding is disabled there. Change the route so that it leads "
+    "to the instance that has the service, or run on that instance: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);",
+    DropReason.NOT_FORWARDED: "that instance could not forward it and dropped it. The event Forwarded Message Dropped there states the reason.",
     DropReason.NO_RETURN_ROUTE: "that instance cannot acknowledge it, because none of its routes leads back to the service of this "
     "conversation. Run in the target database there: CREATE ROUTE <name> WITH SERVICE_NAME = N'<service>', ADDRESS = N'TCP://<host>:<port>';",
     DropReason.TOO_LARGE: "the message is larger than that instance accepts, so neither it nor the messages after it arrive. Increase "
@@ -164,8 +164,8 @@ def no_principal(address: str, mirror_address: str) -> TransmissionStatus:
     """Returns the status of messages for a mirrored route without a known principal (R54)."""
     return TransmissionStatus(
         9787,
-        f"neither {address} nor {mirror_address} reports that it is the principal of the mirrored database, so nothing is sent. Both are "
-        "asked again automatically.",
+        f"neither {address} nor {mirror_address} reports that it is the principal of the mirrored database, so nothing is sent. Both addresses "
+        "are queried again automatically.",
     )
 
 

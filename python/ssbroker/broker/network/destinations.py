@@ -183,7 +183,7 @@ class Destinations:
                 return None
             unrouted = sum(each.is_busy and each.address not in self._routed for each in self._destinations.values())
         return (
-            f"limit of {unrouted_max} addresses that no route names is reached; raise limits.max_unrouted_addresses"
+            f"the limit of {unrouted_max} addresses that no route names is reached; raise limits.max_unrouted_addresses"
             if unrouted >= unrouted_max
             else None
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker._text import quoted
+from ssbroker._text import bracketed, quoted
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.network.rate_limiter import RateLimiter
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 EXCHANGE_LOCK_TIMEOUT: Final = 0.25
-"""Seconds that the exchange waits for the write lock of a database; nothing is sent meanwhile."""
+"""Seconds that the exchange waits for the write lock of a database; it sends nothing meanwhile."""
+_MASTER_KEY_CLOSED: Final = "the master key is not open, so no private key can be decrypted: OPEN MASTER KEY DECRYPTION BY PASSWORD = '<password>';"
 _NO_SESSION_KEY: Final = 28050
 _NO_CONTEXT: Final = 11229
 _NOT_VALID: Final = 11230
@@ -297,13 +298,16 @@ class DialogKeys:
             own = database.key_encryption.certificate(objects.security, row)
         except StorageError as error:  # the instance's key must not block other conversations
             return RefusedDirection(
-                _NO_CONTEXT, f"the private key of certificate {quoted(row.name)} cannot be decrypted: {error}"
+                _NO_CONTEXT, f"the private key of the certificate {quoted(row.name)} cannot be decrypted: {error}"
             )
         if not own.has_key:
-            return RefusedDirection(
-                _NO_CONTEXT,
-                f"the private key of certificate {quoted(row.name)} is missing, or the master key is not open",
+            why = (
+                f"the certificate {quoted(row.name)} has no private key here. Import the key: ALTER CERTIFICATE "
+                f"{bracketed(row.name)} WITH PRIVATE KEY (FILE = '<file>', DECRYPTION BY PASSWORD = '<password>');"
+                if row.private_key is None
+                else _MASTER_KEY_CLOSED
             )
+            return RefusedDirection(_NO_CONTEXT, why)
         sender, sender_certificate = _sender(database, objects, blob)
         if blob.from_certificate is not None and sender_certificate is None:
             return RefusedDirection(
@@ -316,7 +320,7 @@ class DialogKeys:
                 begins, ends = certificate.description.not_before, certificate.description.not_after
                 return RefusedDirection(
                     _NO_CONTEXT,
-                    f"certificate {quoted(stored_certificate.name)} is not valid now: it is valid from {begins:%Y-%m-%d %H:%M:%S} to "
+                    f"the certificate {quoted(stored_certificate.name)} is not valid now: it is valid from {begins:%Y-%m-%d %H:%M:%S} to "
                     f"{ends:%Y-%m-%d %H:%M:%S} UTC",
                 )
         of = Direction(
@@ -330,7 +334,7 @@ class DialogKeys:
         if key is None:
             return RefusedDirection(
                 _NOT_VALID,
-                "the session key is forged, for another conversation, too old (compare the clocks), or exceeds the limit for new keys",
+                "the session key is forged, belongs to another conversation, is too old (compare the clocks), or exceeds the limit for new keys",
             )
         return key, sender
 
@@ -374,7 +378,7 @@ def _certificate_for(
 def _own_certificate(database: DatabaseContext, objects: Objects, service: Service) -> str:
     with_key = [each for each in objects.security.certificates_of(service.principal_id) if each.private_key is not None]
     if with_key and database.key_encryption.master_key(objects.security) is None:
-        return "the master key is not open, so no private key can be decrypted: OPEN MASTER KEY DECRYPTION BY PASSWORD = '<password>';"
+        return _MASTER_KEY_CLOSED
     owner = objects.security.principal_names[service.principal_id]
     return (
         f"{quoted(owner)}, the owner of {quoted(service.name)}, has no valid certificate with a private key. Create one: CREATE "

@@ -123,7 +123,7 @@ class SecureLink:
         if self.bytes_to_read == 0:
             limit = self._limits.max_unauthenticated_bytes
             raise PeerError(
-                f"the peer sent {self._unauthenticated_bytes:,} bytes without authenticating; at most {limit:,} are read"
+                f"the peer sent {self._unauthenticated_bytes:,} bytes without authenticating; expected at most {limit:,} bytes"
             )
         if self.channel.unsent_bytes > _UNREAD_REPLIES_MAX:
             raise PeerError(f"the peer does not read its replies: more than {_UNREAD_REPLIES_MAX:,} bytes wait for it")

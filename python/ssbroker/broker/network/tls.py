@@ -45,7 +45,7 @@ class Trust:
         ['stock', 'billing']
         >>> Trust(certificate="shop.pem", key="shop.key", authority="authority.pem")
         Traceback (most recent call last):
-        ssbroker.exceptions.OptionError: names: required with an authority; pass at least one principal that it may issue certificates for
+        ssbroker.exceptions.OptionError: names: required with an authority; pass at least one principal for which the authority may issue certificates
         >>> Trust(certificate="shop.pem", key="shop.key")
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: no peer can be authenticated: pass pinned certificates, or an authority and names
@@ -81,10 +81,10 @@ class Trust:
             object.__setattr__(self, name, value)
         if self.authority is not None and not self.names:
             raise OptionError(
-                "names: required with an authority; pass at least one principal that it may issue certificates for"
+                "names: required with an authority; pass at least one principal for which the authority may issue certificates"
             )
         if self.authority is None and self.names:
-            raise OptionError("names: used only with an authority; pass one, or omit the names")
+            raise OptionError("names: used only with an authority; pass authority, or omit names")
         if self.authority is None and not any(self.pinned.values()):
             raise OptionError("no peer can be authenticated: pass pinned certificates, or an authority and names")
         if not all(self.pinned):

@@ -278,7 +278,7 @@ def _parse(runner: ScriptRunner, source: ScriptSource, batch: ScriptBatch) -> Pa
     """Parses a batch, and reports annotations that do not apply to an instance."""
     parsed = runner.parse(source, batch)
     for position, key, _ in parsed.instance_annotations:
-        text = "skipped (an instance determines it by itself)"
+        text = "skipped (an instance determines this value itself)"
         runner.notes.append(ScriptNote("ignored", f"the annotation {key}", text, source.position(position)))
     return parsed
 

@@ -17,7 +17,7 @@ from ssbroker.broker.scripts import object_comparison
 from ssbroker.broker.scripts.object_comparison import ObjectChange
 from ssbroker.broker.scripts.object_statements import ObjectStatement, QueueStatement, change_objects
 from ssbroker.broker.scripts.security_statements import change_security
-from ssbroker.ddl import catalog_views, statements
+from ssbroker.ddl import catalog_views, refusal_texts, statements
 from ssbroker.ddl.annotations import parse_broker_id
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
 from ssbroker.ddl.errors import RefusalError
@@ -115,7 +115,7 @@ class InstanceScriptTarget:
             having = [name for name, objects in found.items() if similar_queue(objects, queue) in objects.queues]
         else:
             return ""
-        return f"; there is one in the database {having[0]!r}" if having else ""
+        return f"; it exists in {refusal_texts.named('database', having)}" if having else ""
 
     def _ensure(
         self, statement: Statement, annotations: Mapping[str, str], differing: list[ObjectChange]
@@ -231,7 +231,7 @@ class InstanceScriptTarget:
                 return Remark("ignored", "skipped FILENAME: the file is created in the folder of the instance")
             return None
         if not files:
-            raise RefusalError("FOR ATTACH needs ON (FILENAME = '...')")
+            raise RefusalError("FOR ATTACH requires ON (FILENAME = '...')")
         try:
             path = Path(files[0]).resolve()
         except ValueError as error:
@@ -266,11 +266,13 @@ class InstanceScriptTarget:
 
     def _drop_database(self, name: str, *, if_exists: bool) -> None:
         if name == self.current and name not in SYSTEM_DATABASES:
-            raise RefusalError(f"the database {name} is in use by this script; select another one with USE", 3702)
+            raise RefusalError(
+                f"the database {name!r} is in use by this script; select another database with USE", 3702
+            )
         if name not in {*self._transaction.names, *self._transaction.unavailable, *SYSTEM_DATABASES}:
             if if_exists:
                 return
-            raise RefusalError(f"the database {name} does not exist", 3701)
+            raise RefusalError(f"the database {name!r} does not exist", 3701)
         database_lifecycle.detach(self._transaction, name, is_dropped=True)
 
     def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> Remark | None:
@@ -308,7 +310,7 @@ class InstanceScriptTarget:
     def _database(self, name: str, *, number: int = 911) -> DatabaseContext:
         if name in SYSTEM_DATABASES - {MSDB_NAME}:
             raise UnknownDatabaseError(
-                f"an instance has no objects in the database {name}; select another one with USE", value=name
+                f"an instance has no objects in the database {name!r}; select another database with USE", value=name
             )
         return self._existing_database(name, number=number)
 
@@ -377,9 +379,7 @@ def change_endpoint(
     is_known = known is not None and folded(known.name) == folded(name)
     if isinstance(statement, statements.CreateEndpoint):
         if known is not None:
-            raise refusal(
-                f"the instance already has the Service Broker endpoint {known.name!r}; only one is allowed", 7862
-            )
+            raise refusal(refusal_texts.endpoint_exists(known.name), 7862)
         transaction.created_endpoint = name
         changes.set_endpoint(
             connection,
@@ -392,7 +392,7 @@ def change_endpoint(
     elif known is None or not is_known:
         if not statement.has_for_clause:
             return _NO_ENDPOINT_HERE if known is None else OTHER_ENDPOINT
-        raise refusal(f"the instance has no Service Broker endpoint {name!r}", 15151)
+        raise refusal(refusal_texts.other_endpoint(name, None if known is None else known.name), 15151)
     else:
         changes.set_endpoint(connection, _with_settings(known, statement.settings))
     text = "skipped addresses_only (set the addresses when you serve the instance)"

@@ -100,7 +100,7 @@ def _database(
                 yield statement
             elif is_attach:
                 yield UnchangeableObject(
-                    "database", name, "it exists; ensure does not attach another file in its place"
+                    "database", name, "the database exists, and ensure does not replace it with another file"
                 )
         case statements.DropDatabase(dropped):
             there = tuple(name for name in dropped if find_name(name, names) is not None)
@@ -260,7 +260,7 @@ def _endpoint(
         yield statement
     elif folded(known.name) != folded(statement.name):
         yield UnchangeableObject(
-            "endpoint", known.name, f"its name is not {statement.name!r}, and an instance has only one"
+            "endpoint", known.name, f"its name is not {statement.name!r}, and an instance has only one endpoint"
         )
     else:
         yield statements.AlterEndpoint(known.name, statement.settings, has_for_clause=True)

@@ -15,7 +15,7 @@ from ssbroker.broker.object_names import (
     similar_queue,
     similar_user,
 )
-from ssbroker.ddl import statements
+from ssbroker.ddl import refusal_texts, statements
 from ssbroker.ddl.annotations import parse_lifetime, parse_route_id
 from ssbroker.ddl.model import INITIAL_ROUTE_EXISTS, collection_remark, initial_route_hint, is_initial_route
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL
@@ -77,7 +77,7 @@ def _change_route(
             if route is not None and is_initial_route(statement) and _is_initial(route):
                 return INITIAL_ROUTE_EXISTS
             if route is not None:
-                raise refusal(f"route {found!r} already exists{initial_route_hint(found)}")
+                raise refusal(f"{refusal_texts.exists('route', found)}{initial_route_hint(found)}")
             object_ddl.create_route(connection, objects, name=name, clauses=clauses, now=now)
         case statements.AlterRoute(clauses=clauses):
             name = similar_name(objects.routes, name)
@@ -133,12 +133,12 @@ def supported_validation(name: str) -> str:
 def _refuse_system_name(name: str, system: Collection[str], known: Collection[str], *, kind: str) -> None:
     """Raises if a new object has the name of a system object that the database does not list."""
     if name in system and name not in known:
-        raise refusal(f"{kind} {name!r} already exists")
+        raise refusal(refusal_texts.exists(kind, name))
 
 
 def _refuse_change(name: str, system: Collection[str], *, kind: str) -> None:
     if name in system:
-        raise refusal(f"{kind} {name!r} is a system {kind}, which cannot be altered or dropped", 9663)
+        raise refusal(refusal_texts.system_object(kind, name), 9663)
 
 
 _SYSTEM_TYPE_IDS: Final = {name: number for number, name in enumerate(SYSTEM_MESSAGE_TYPES, start=1)}

@@ -12,7 +12,7 @@ from ssbroker.broker import security_ddl
 from ssbroker.broker.keys_at_rest import KeyEncryption
 from ssbroker.broker.object_names import check_not_similar, existing, similar_name, similar_user
 from ssbroker.broker.security_ddl import GivenCertificate
-from ssbroker.ddl import statements
+from ssbroker.ddl import refusal_texts, statements
 from ssbroker.ddl.certificate_dates import parse_date
 from ssbroker.ddl.script_notes import UNUSABLE_KEY, Remark, skipped_remark
 from ssbroker.ddl.statements import SecurityStatement
@@ -129,7 +129,9 @@ def _change_certificate(
             )
             return UNUSABLE_KEY if statement.has_unusable_key else None
         case statements.AlterCertificate(key=statements.GivenKey(file=None, binary=None)):
-            return _not_supported("changing the password of a private key is not supported")
+            return _not_supported(
+                "the password of a private key cannot be changed, because the master key encrypts the private keys"
+            )
         case statements.AlterCertificate(name, active_now, key, removes_key):
             is_unusable = key is not None and key.has_own_password
             security_ddl.alter_certificate(
@@ -184,15 +186,17 @@ def _back_up(
     pem = certificate_to_pem(certificate.certificate)
     if key is not None:
         if not key.password:
-            raise refusal("the private key needs ENCRYPTION BY PASSWORD = '...'")
+            raise refusal("WITH PRIVATE KEY requires ENCRYPTION BY PASSWORD = '...' with a password that is not empty")
         if len(key.password.encode()) > KEY_PASSWORD_BYTES_MAX:
             raise refusal(
-                f"the password of the private key is too long: it can have up to {KEY_PASSWORD_BYTES_MAX} bytes in UTF-8",
+                f"the password of the private key is too long; expected at most {KEY_PASSWORD_BYTES_MAX} bytes in UTF-8",
                 15118,
             )
         found = key_encryption.private_key(objects.security, certificate)
+        if certificate.private_key is None:
+            raise refusal(f"the certificate {certificate.name!r} has no private key; omit WITH PRIVATE KEY", 15581)
         if found is None:
-            raise refusal(f"certificate {statement.name!r} has no private key, or the master key is not open", 15581)
+            raise refusal(refusal_texts.MASTER_KEY_CLOSED, 15581)
         _write(key.file or "", key_to_pem(found, password=key.password), file_created)
     _write(statement.file, pem, file_created)
 
@@ -204,7 +208,9 @@ def _read_certificate_file(file: str) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: the name is not valid for a file
         raise refusal(f"{file}: cannot be read: {_os_error_text(error)}", 15208) from None
     if len(data) > _FILE_BYTES_MAX:
-        raise refusal(f"{file}: is too large for a certificate or a private key", 15208)
+        raise refusal(
+            f"{file}: is not a certificate or a private key, because it has more than {_FILE_BYTES_MAX} bytes", 15208
+        )
     return data
 
 

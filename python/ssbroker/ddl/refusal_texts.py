@@ -1,0 +1,212 @@
+"""Why a statement about an object is refused: the texts that scripts and the broker share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ssbroker._text import shortened_list
+
+_NAMES_MAX: Final = 10
+"""The most names of one kind that a text lists."""
+
+DBO_CAN_SEND: Final = "dbo can always send, so the permission cannot be granted, denied or revoked"
+MASTER_KEY_PASSWORD_REQUIRED: Final = "the password of the master key must not be empty"  # noqa: S105 - not a password
+CREATE_MASTER_KEY: Final = "CREATE MASTER KEY ENCRYPTION BY PASSWORD = '...'"
+MASTER_KEY_CLOSED: Final = "the master key is not open; first use OPEN MASTER KEY DECRYPTION BY PASSWORD = '...'"
+
+
+def named(kind: str, names: Iterable[str]) -> str:
+    """Returns objects of one kind with their names.
+
+    Examples:
+        >>> named("service", ["A"]), named("broker priority", ["B", "C"])
+        ("the service 'A'", "the broker priorities 'B', 'C'")
+    """
+    given = list(names)
+    listed = shortened_list((f"{name!r}" for name in given), _NAMES_MAX)
+    return f"{_these(kind, given)} {', '.join(listed)}"
+
+
+def _these(kind: str, names: Sequence[str]) -> str:
+    """Returns the kind of some objects, such as `the services`."""
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return f"the {kind if len(names) == 1 else plural}"
+
+
+def _all_named(**names: Sequence[str]) -> str:
+    return " and ".join(named(kind.replace("_", " "), given) for kind, given in names.items() if given)
+
+
+def does_not_exist(kind: str, name: str, database: str | None = None) -> str:
+    """Returns that an object does not exist, in the database if it is given."""
+    return f"the {kind} {name!r} does not exist{_place(database)}"
+
+
+def exists(kind: str, name: str, database: str | None = None) -> str:
+    """Returns that an object exists already, in the database if it is given."""
+    return f"the {kind} {name!r} already exists{_place(database)}"
+
+
+def _place(database: str | None) -> str:
+    return "" if database is None else f" in the database {database!r}"
+
+
+def message_type_in_use(name: str, contracts: Sequence[str]) -> str:
+    """Returns which contracts use a message type."""
+    return (
+        f"the message type {name!r} is used by {named('contract', contracts)}; "
+        f"drop {_these('contract', contracts)} first"
+    )
+
+
+def contract_in_use(name: str, *, services: Sequence[str], priorities: Sequence[str]) -> str:
+    """Returns which services and broker priorities use a contract."""
+    users = _all_named(service=services, broker_priority=priorities)
+    these = (
+        "these objects"
+        if services and priorities
+        else _these("service", services)
+        if services
+        else _these("broker priority", priorities)
+    )
+    return f"the contract {name!r} is used by {users}; change or drop {these} first"
+
+
+def queue_in_use(name: str, services: Sequence[str]) -> str:
+    """Returns which services use a queue."""
+    these = _these("service", services)
+    return (
+        f"the queue {name!r} is used by {named('service', services)}; "
+        f"drop {these}, or move {these} to another queue with ALTER SERVICE"
+    )
+
+
+def service_in_use(name: str, priorities: Sequence[str]) -> str:
+    """Returns which broker priorities use a service."""
+    return (
+        f"the service {name!r} is used by {named('broker priority', priorities)}; "
+        f"drop {_these('broker priority', priorities)} first"
+    )
+
+
+def user_in_use(name: str, *, services: Sequence[str], certificates: Sequence[str], bindings: Sequence[str]) -> str:
+    """Returns what a user owns, and the remote service bindings that name the user."""
+    owned = _all_named(service=services, certificate=certificates)
+    bound = _all_named(remote_service_binding=bindings)
+    facts = [f"owns {owned}"] * bool(owned) + [f"is the user of {bound}"] * bool(bound)
+    number = len(services) + len(certificates) + len(bindings)
+    these, rest = ("this object", "it") if number == 1 else ("these objects", "them")
+    return f"the user {name!r} {' and '.join(facts)}; first assign {these} to another user, or drop {rest}"
+
+
+def system_object(kind: str, name: str) -> str:
+    """Returns that a message type or contract of the system cannot be changed."""
+    change = "dropped" if kind == "contract" else "altered or dropped"
+    return f"the {kind} {name!r} is a system {kind}, which cannot be {change}"
+
+
+def nothing_to_send(contract: str) -> str:
+    """Returns that the initiator of a dialog could not send anything under a contract."""
+    return f"the contract {contract!r} needs at least one message type that is SENT BY INITIATOR or ANY"
+
+
+def contract_added(service: str, contract: str) -> str:
+    """Returns that a service accepts a contract already."""
+    return f"the service {service!r} already has the contract {contract!r}"
+
+
+def contract_lacking(service: str, contract: str) -> str:
+    """Returns that a service does not accept a contract."""
+    return f"the service {service!r} does not have the contract {contract!r}"
+
+
+def same_priority(other: str) -> str:
+    """Returns which broker priority applies to the same conversations."""
+    return (
+        f"the broker priority {other!r} already has the same contract, local service and remote service; "
+        f"alter {other!r}, or choose other criteria"
+    )
+
+
+def lifetime_too_long(seconds: int | None) -> str:
+    """Returns that a route would expire too late."""
+    return f"LIFETIME = {seconds} ends after the year 9999; use a smaller value, or omit the clause"
+
+
+def permanent_user(name: str) -> str:
+    """Returns that a user cannot be dropped."""
+    return f"the user {name!r} exists in every database and cannot be dropped"
+
+
+def owned_by_public(kind: str, name: str) -> str:
+    """Returns that public cannot own an object."""
+    return f"the {kind} {name!r} cannot be owned by public; specify another user of the database"
+
+
+def binding_exists(service: str, binding: str) -> str:
+    """Returns which remote service binding a service has."""
+    return (
+        f"the service {service!r} already has the remote service binding {binding!r}; "
+        "alter this binding, or drop it first"
+    )
+
+
+def no_remote_user(user: str) -> str:
+    """Returns that a user cannot be the user of a remote service binding."""
+    return f"a remote service binding needs a user other than public and dbo, got {user!r}"
+
+
+def master_key_exists(database: str | None = None) -> str:
+    """Returns that a database has a master key."""
+    return f"the database{_name(database)} already has a master key; open it with OPEN MASTER KEY, or drop it first"
+
+
+def master_key_missing(database: str | None = None) -> str:
+    """Returns that a database has no master key."""
+    return f"the database{_name(database)} has no master key; first use {CREATE_MASTER_KEY}"
+
+
+def master_key_missing_for_key(database: str | None = None) -> str:
+    """Returns that a database has no master key to encrypt a private key."""
+    return f"the database{_name(database)} has no master key to encrypt the private key with; first use {CREATE_MASTER_KEY}"
+
+
+def wrong_master_key_password(database: str | None = None) -> str:
+    """Returns that a password does not open the master key of a database."""
+    place = "" if database is None else f" of the database {database!r}"
+    return f"the password of the master key{place} is wrong"
+
+
+def master_key_in_use(certificates: Sequence[str]) -> str:
+    """Returns the certificates whose private keys a master key encrypts."""
+    keys = "key" if len(certificates) == 1 else "keys"
+    return (
+        f"the master key encrypts the private {keys} of {named('certificate', certificates)}; "
+        f"first use ALTER CERTIFICATE ... REMOVE PRIVATE KEY, or drop {_these('certificate', certificates)}"
+    )
+
+
+def _name(database: str | None) -> str:
+    return "" if database is None else f" {database!r}"
+
+
+def same_broker_id(name: str, enabled: str) -> str:
+    """Returns that the broker of a database cannot be enabled, because of another enabled database."""
+    return (
+        f"the database {name!r} has the same broker id as the database {enabled!r}, which is enabled; "
+        "use NEW_BROKER for one of the two"
+    )
+
+
+def endpoint_exists(name: str) -> str:
+    """Returns that an instance has a Service Broker endpoint."""
+    return f"the instance already has the Service Broker endpoint {name!r}; only one is allowed"
+
+
+def other_endpoint(name: str, existing: str | None) -> str:
+    """Returns that the Service Broker endpoint of an instance has another name, or does not exist."""
+    remedy = (
+        "create it first with CREATE ENDPOINT" if existing is None else f"the endpoint of the instance is {existing!r}"
+    )
+    return f"the Service Broker endpoint {name!r} does not exist; {remedy}"
