@@ -88,9 +88,9 @@ def test_a_script_is_lenient_only_if_requested(sales: Database, tmp_path: Path, 
 
 @pytest.mark.parametrize("name", [None, 5, b"Orders", ["Orders"]])
 def test_invalid_names_are_rejected(sales: Database, name: Any) -> None:
-    with pytest.raises(BrokerError, match="is not a valid name: expected a string"):
+    with pytest.raises(BrokerError, match="is not a valid name; expected a string"):
         sales.create_contract(name, {"DEFAULT": "ANY"})
-    with pytest.raises(BrokerError, match="is not a valid name: expected a string"):
+    with pytest.raises(BrokerError, match="is not a valid name; expected a string"):
         instance_of(sales).create_database(name)
 
 

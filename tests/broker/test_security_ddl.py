@@ -276,7 +276,10 @@ def test_invalid_files_are_rejected(instance: Instance, keyed: Database, tmp_pat
     (tmp_path / "there").write_bytes(b"")
     for statement, text in (
         (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'missing'}'", "cannot be read"),
-        (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'long'}'", "is not a certificate or a private key, because it has more than 65536 bytes"),
+        (
+            f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'long'}'",
+            "is not a certificate or a private key, because it has more than 65536 bytes",
+        ),
         (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'there'}'", "expected a certificate in PEM or DER"),
         ("CREATE CERTIFICATE C FROM FILE = 'a\0b'", "15208: a\0b: cannot be read: embedded null byte"),
         ("CREATE DATABASE Late ON (FILENAME = 'a\0b') FOR ATTACH", "is not a valid file name: .*embedded null"),

@@ -444,7 +444,7 @@ def test_compare_says_what_differs_and_is_not_compared(run: Run, tmp_path: Path)
         "the state of queues (in net)",
         "whether services have a contract (in net)",
     ]
-    text = f"Not compared, but different: {'; '.join(subjects)}. Check it with lint and trace."
+    text = f"Not compared, but different: {'; '.join(subjects)}. Check these with lint and trace."
     assert found.status == 0
     assert " ".join(found.out.split()).endswith(f"No conversation changes. {text}")
     assert json.loads(run(*given, "--json").out)["not_compared"] == subjects

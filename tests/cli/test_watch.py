@@ -73,7 +73,7 @@ def test_states_as_tables(run: Run, folder: Path) -> None:
         while sum(line.startswith("Instance shop at ") for line in lines) < 3:
             lines.append(process.stdout.readline().removesuffix("\n"))
             assert lines[-1] or len(lines) < 1000
-    for line in (undelivered, "  likely cause: when it was last tried, no route led to the service"):
+    for line in (undelivered, "  likely cause: at the last attempt, no route led to the service"):
         assert lines.count(line) == 2
     assert "No process serves the instance." in lines
 

@@ -78,8 +78,11 @@ def test_ordinary_comments_are_not_annotations() -> None:
         ("USE Sales\n-- ssbroker: service_broker_guid=unknown", "does not follow a statement on its line"),
         ("USE Sales -- ssbroker: route_id=1", "does not apply to this statement"),
         ("DROP ROUTE AutoCreatedLocal -- ssbroker: route_id=1", "does not apply to this statement"),
-        ("CREATE ROUTE R WITH ADDRESS = 'LOCAL' -- ssbroker: route_id=x", "is not a 32-bit integer"),
-        ("CREATE ROUTE R WITH ADDRESS = 'LOCAL' -- ssbroker: route_id=2147483648", "is not a 32-bit integer"),
+        ("CREATE ROUTE R WITH ADDRESS = 'LOCAL' -- ssbroker: route_id=x", "is not valid; expected a 32-bit integer"),
+        (
+            "CREATE ROUTE R WITH ADDRESS = 'LOCAL' -- ssbroker: route_id=2147483648",
+            "is not valid; expected a 32-bit integer",
+        ),
         (
             "CREATE ROUTE R WITH ADDRESS = 'LOCAL' -- ssbroker: route_id=1 route_id=2",
             "has two values, '1' and '2'; keep one",

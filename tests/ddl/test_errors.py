@@ -15,17 +15,17 @@ CONFIGURATION = "SERVICE_NAME = 'SQL/ServiceBroker/BrokerConfiguration'"
 REFUSED_CLAUSES = [
     ("SERVICE_NAME = 'S'", None, "ADDRESS is required"),
     ("LIFETIME = 5", None, "ADDRESS is required"),
-    ("SERVICE_NAME = '', ADDRESS = 'LOCAL'", 9659, "SERVICE_NAME is empty: give a value, or omit the clause"),
+    ("SERVICE_NAME = '', ADDRESS = 'LOCAL'", 9659, "SERVICE_NAME is empty; specify a value, or omit the clause"),
     (
         "SERVICE_NAME = 'S', BROKER_INSTANCE = '', ADDRESS = 'LOCAL'",
         9659,
-        "BROKER_INSTANCE is empty: give a value, or omit the clause",
+        "BROKER_INSTANCE is empty; specify a value, or omit the clause",
     ),
-    ("ADDRESS = ''", 9659, "ADDRESS is empty: give an address"),
+    ("ADDRESS = ''", 9659, "ADDRESS is empty; specify an address"),
     (
         f"{NAMED}, ADDRESS = 'TCP://a', MIRROR_ADDRESS = N''",
         9659,
-        "MIRROR_ADDRESS is empty: give a value, or omit the clause",
+        "MIRROR_ADDRESS is empty; specify a value, or omit the clause",
     ),
     (f"SERVICE_NAME = '{'s' * 257}', ADDRESS = 'LOCAL'", 9660, "SERVICE_NAME has more than 256 characters"),
     (f"SERVICE_NAME = N'{'😀' * 128}s', ADDRESS = 'LOCAL'", 9660, "SERVICE_NAME has more than 256 characters"),
@@ -59,12 +59,20 @@ REFUSED_CLAUSES = [
         "is not a valid address: the port is outside the range 1 to 65535; expected",
     ),
     ("ADDRESS = 'TCP://a b:1'", 9744, "is not a valid address: it contains white space; expected TCP://host[:port]"),
-    ("ADDRESS = 'TCP://A\\I:4022'", 9744, "a route cannot name an instance of SQL Server; give the host and the port"),
+    (
+        "ADDRESS = 'TCP://A\\I:4022'",
+        9744,
+        "a route cannot name an instance of SQL Server; specify the host and the port",
+    ),
     ("ADDRESS = 'TCP://a..b:1'", 9744, "ADDRESS 'TCP://a..b:1' is not a valid address; expected TCP://host[:port]"),
     ("ADDRESS = 'HTTP://a:1'", 9744, "ADDRESS 'HTTP://a:1' is not a valid address"),
     ("ADDRESS = ' LOCAL'", 9744, "ADDRESS ' LOCAL' is not a valid address"),
     (f"{NAMED}, ADDRESS = 'TCP://a', MIRROR_ADDRESS = 'b'", 9744, "MIRROR_ADDRESS 'b' is not a valid address"),
-    ("SERVICE_NAME = 'S', ADDRESS = 'transport'", 9745, "a route with the address TRANSPORT cannot have SERVICE_NAME"),
+    (
+        "SERVICE_NAME = 'S', ADDRESS = 'transport'",
+        9745,
+        "a route with the address TRANSPORT cannot have SERVICE_NAME; create the route without this clause, or with another address",
+    ),
     ("LIFETIME = 0, ADDRESS = 'LOCAL'", 9746, "LIFETIME = 0 is outside the range 1 to 2147483647"),
     ("LIFETIME = -1, ADDRESS = 'LOCAL'", 9746, "LIFETIME = -1 is outside"),
     ("LIFETIME = 2147483648, ADDRESS = 'LOCAL'", 9746, "LIFETIME = 2147483648 is outside"),
@@ -317,7 +325,7 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         (
             "CREATE REMOTE SERVICE BINDING B TO SERVICE '' WITH USER = U",
             8412,
-            "'' is not a valid service name: expected 1 to 256 characters",
+            "'' is not a valid service name; expected 1 to 256 characters",
         ),
         (
             "CREATE CERTIFICATE C WITH SUBJECT = 'C', START_DATE = '20261121', EXPIRY_DATE = '20251121'",
@@ -362,7 +370,7 @@ def test_invalid_endpoint_is_refused(line: str, number: int | None, reason: str)
 
 @pytest.mark.parametrize("statement", ["ALTER ENDPOINT E STATE = STOPPED", "DROP ENDPOINT E"])
 def test_an_endpoint_that_the_script_does_not_create_is_noted_as_such(statement: str) -> None:
-    said = "skipped (the script does not create this endpoint, and the statement does not say of which kind it is)"
+    said = "skipped (the script does not create this endpoint, and the statement does not state its purpose)"
     with pytest.warns(DdlWarning):
         script = read("USE Sales CREATE QUEUE Q", statement)
     assert [note.text for note in script.notes] == [said]

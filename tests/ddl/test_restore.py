@@ -37,7 +37,7 @@ def test_restore_makes_a_database_known(clauses: str) -> None:
 
 CHECK = (
     "the database is restored or attached without ENABLE_BROKER: ssbroker assumes that its broker is enabled, but it may be disabled; "
-    "check: SELECT is_broker_enabled FROM sys.databases WHERE name = N'Sales';"
+    "check with SELECT is_broker_enabled FROM sys.databases WHERE name = N'Sales';"
 )
 
 

@@ -188,7 +188,7 @@ def test_a_call_may_have_a_name_like_a_statement(call: str) -> None:
     [
         ("CREAT QUEUE Q", "no statement of T-SQL starts with CREAT; did you mean CREATE?"),
         ("CRATE ROUTE R WITH ADDRESS = 'LOCAL'", "no statement of T-SQL starts with CRATE; did you mean CREATE?"),
-        ("USEE Sales", "did you mean USE?; to call a procedure of this name, write EXEC USEE"),
+        ("USEE Sales", "did you mean USE?; to call a procedure with this name, write EXEC USEE"),
         ("DROPP QUEUE dbo.Q", "did you mean DROP?"),
         ("GRANTS SEND ON SERVICE::S TO U", "did you mean GRANT?"),
         ("WHERE 1 = 1", "no statement of T-SQL starts with WHERE"),

@@ -226,7 +226,7 @@ def test_batches_have_at_most_five_hundred_statements() -> None:
         ({"mirror_address": "TCP://b", "address": "TCP://a"}, 9661, "MIRROR_ADDRESS requires"),
         ({"broker_instance": ID}, 9662, "BROKER_INSTANCE requires SERVICE_NAME"),
         ({"remote_service_name": "S", "address": "TRANSPORT"}, 9745, "TRANSPORT"),
-        ({"remote_service_name": ""}, 9659, "SERVICE_NAME is empty: give a value, or omit the clause"),
+        ({"remote_service_name": ""}, 9659, "SERVICE_NAME is empty; specify a value, or omit the clause"),
         ({"remote_service_name": "s" * 257}, 9660, "SERVICE_NAME has more"),
         ({"remote_service_name": "SQL/ServiceBroker/BrokerConfiguration", "broker_instance": ID}, None, "cannot have"),
         ({"name": ""}, 1038, "a name is empty"),

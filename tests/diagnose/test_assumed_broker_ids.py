@@ -48,7 +48,7 @@ def test_id_before_new_broker_is_stale(hops: int, tmp_path: Path) -> None:
     (finding,) = worth_reporting(whole)
     assert (finding.code, finding.instance, finding.object, finding.scripts) == ("SSB014", "north", 'route "Stock"', ())
     assert finding.message == (
-        f'has broker id {ELSEWHERE}, which belongs to no known database; "//Stock" in south has a new one, from NEW_BROKER'
+        f'has the broker id {ELSEWHERE}, which belongs to no known database; "//Stock" in south has a new broker id, from NEW_BROKER'
     )
     assert finding.remedy == (
         "Change the broker id of the route to the service_broker_guid of the database in sys.databases of south."
@@ -81,7 +81,7 @@ def test_id_of_a_database_elsewhere_is_named_as_the_reason(tmp_path: Path) -> No
     )
     (finding,) = (each for each in worth_reporting(whole) if each.code == "SSB024")
     assert finding.message == (
-        "messages from north/Sales are dropped, because none of its enabled databases with the service has the broker id "
+        "messages from north/Sales are dropped, because no enabled database with the service has the broker id "
         f"{ELSEWHERE}, which the route names"
     )
     assert finding.remedy == f"In north: USE [Sales]; ALTER ROUTE [Stock] WITH BROKER_INSTANCE = N'{SALES}';"

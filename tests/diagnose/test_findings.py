@@ -94,7 +94,7 @@ def test_route_back_to_the_sender_is_found() -> None:
     assert [(finding.where, finding.message, finding.remedy) for finding in found] == [
         (
             'B/msdb/service "Stock"',
-            "messages from A/Sales are dropped, because its route leads back to the instance that they come from",
+            "messages from A/Sales are dropped, because the route leads back to the instance that the messages come from",
             "In A: USE [Sales]; ALTER ROUTE [route 1] WITH ADDRESS = N'LOCAL';",
         )
     ]
@@ -299,8 +299,8 @@ def test_unknown_mirror_address_is_found() -> None:
         "info",
     )
     assert found["SSB012"].message == (
-        'is shared by databases in 2 instances: ONE, TWO; the mirrored route CLIENT/Sales/route 1 "route 1" names only ONE of them, '
-        "next to TCP://tow:4022, which is not an address of any instance"
+        'is shared by databases in 2 instances: ONE, TWO; the mirrored route CLIENT/Sales/route 1 "route 1" leads to only one of these instances, ONE, '
+        "and to TCP://tow:4022, which is not an address of any instance"
     )
     assert found["SSB012"].remedy.startswith("If they are a mirrored pair, correct the addresses of this route")
 

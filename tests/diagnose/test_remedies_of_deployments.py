@@ -66,7 +66,7 @@ def test_target_that_shares_the_load_is_kept_if_ids_are_unknown(tmp_path: Path) 
     )
     finding = next(each for each in lint(whole, at=NOW) if each.instance == "A")
     assert finding.scripts == ()
-    assert "with the BROKER_INSTANCE of each database" in finding.remedy
+    assert "for each database that starts conversations, create a route in" in finding.remedy
 
 
 def test_copies_that_start_conversations_get_routes_with_their_ids(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_route_to_a_member_that_lacks_the_service(tmp_path: Path) -> None:
     (finding,) = errors(whole)
     assert finding.where == 'west/msdb/service "//Stock"'
     assert finding.message == (
-        "messages from north/Sales are dropped, because none of its enabled databases has the service"
+        "messages from north/Sales are dropped, because no enabled database of the instance has the service"
     )
     assert finding.remedy == "In north: USE [Sales]; ALTER ROUTE [Stock] WITH ADDRESS = N'TCP://south:4022';"
 

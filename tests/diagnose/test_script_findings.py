@@ -100,7 +100,7 @@ def test_lint_reads_on_after_a_file_in_another_encoding(tmp_path: Path, capsys: 
     main(["lint", str(folder)])
     text = capsys.readouterr().out
     assert "A script cannot be decoded" in text
-    assert "not UTF-8 (byte 0xfc); save the script as UTF-8 or UTF-16, or name the code page" in text
+    assert "not UTF-8 (byte 0xfc); save the script as UTF-8 or UTF-16, or specify the code page" in text
     assert lint(capsys, str(folder / "sub" / "a.sql"))[:2][0] == 1
     assert found(lint(capsys, str(folder / "sub" / "a.sql"))[1]) == [("SSB105", "a.sql:3")]
     with pytest.raises(DdlError, match=r"a\.sql:3: not UTF-8 \(byte 0xfc\); save the script as UTF-8 or UTF-16"):
@@ -164,7 +164,10 @@ def test_script_that_creates_no_database_may_not_show_the_service(tmp_path: Path
     script.write_text(f"USE Sales\n{route}\n")
     (finding,) = find_problems(Fleet.load(script))
     assert (finding.code, finding.severity, finding.scripts) == ("SSB008", "warning", ())
-    assert finding.message == 'leads to LOCAL, but the script creates no database, and none that it names has "//Stock"'
+    assert (
+        finding.message
+        == 'leads to LOCAL, but the script creates no database, and no database that it names has "//Stock"'
+    )
     assert finding.remedy.startswith(
         "If another database of the instance has the service, the route is right: load this script"
     )

@@ -191,7 +191,10 @@ def test_similar_service_name_is_the_cause() -> None:
     row = explained(whole, "//stock")
     assert (row["code"], row["reason"]) == ("SSB018", "service_not_found")
     assert row["cause"] == 'the conversation is for "//stock", but B/Ops has "//Stock", which differs only in case'
-    assert row["remedy"] == "Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE N'//Stock';"
+    assert (
+        row["remedy"]
+        == "Start the conversation again with the exact name of the service: BEGIN DIALOG ... TO SERVICE N'//Stock';"
+    )
     assert explained(whole, "//Other")["code"] is None
 
 
@@ -462,7 +465,7 @@ def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, rem
         ),
         (
             str(dropped_by_next_hop("TCP://south:4022", DropReason.NO_RETURN_ROUTE)),
-            "the target received the message, but had no route back to the service that sent it, so that it could not acknowledge the message",
+            "the target received the message but had no route back to the sending service, so it could not acknowledge the message",
         ),
         (
             str(dropped_by_next_hop("TCP://south:4022", DropReason.NOT_ACCEPTED)),
@@ -473,9 +476,9 @@ def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, rem
 def test_status_about_routing_may_be_old(status: str, cause: str) -> None:
     row = explained(SOUND, "Stock", transmission_status=status)
     assert row["cause"] == (
-        f"the routes are correct now; the status is from an earlier attempt: when it was last tried, {cause}"
+        f"the routes are correct now; the status is from an earlier attempt: at the last attempt, {cause}"
     )
-    assert row["remedy"].startswith("Wait until it is tried again")
+    assert row["remedy"].startswith("Wait for the next attempt")
 
 
 def test_a_message_that_is_too_large_is_the_cause_although_the_routes_are_correct() -> None:
@@ -512,7 +515,7 @@ def test_routes_that_leave_the_fleet_are_not_called_correct(status: str) -> None
     row = explained(fleet(A=north(sender="TCP://away")), "Stock", transmission_status=status)
     assert row["end"] == "ELSEWHERE: sent to TCP://away:4022, which is not an address of any instance"
     assert row["cause"].startswith("what happens at that address is not known here; the status says ")
-    assert "Wait until it is tried again" not in row["remedy"]
+    assert "Wait for the next attempt" not in row["remedy"]
     assert "--address NAME=TCP://away:4022" in explained(fleet(A=north(sender="TCP://away")), "Stock")["remedy"]
 
 
@@ -592,7 +595,7 @@ def test_status_goes_before_a_fault_of_another_choice(tmp_path: Path) -> None:
     row = explained(copy_without_return_route(tmp_path), "//B", database="A", transmission_status=status)
     assert (row["code"], row["outcome"], row["end"]) == (None, "REMOTE", "DELIVERED to B1/B1")
     assert row["cause"] == (
-        "the status says that nothing listens on the port of the route: the endpoint is stopped or has another port; with another "
+        "the status says that nothing listens on the port of the route: the endpoint is stopped or uses another port; with another "
         "choice between equal routes: DELIVERED to B2/B2; return path: DELAYED: waits in B2 (service_not_found), SSB017"
     )
     assert "STATE = STARTED" in row["remedy"]

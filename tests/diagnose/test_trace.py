@@ -47,7 +47,7 @@ The acknowledgement returns to "Orders" in NORTH/Sales.
   2. NORTH, sys.routes of "msdb": LOCAL in "Sales" (reply, delivered by its broker id without routes)
   => DELIVERED to NORTH/Sales
 
-Not checked: whether the target permits SEND, and the certificates of a dialog with encryption. Catalogs do not contain them."""
+Not checked, because catalogs lack the information: whether the target permits SEND, and the certificates of a dialog with encryption."""
     )
 
 

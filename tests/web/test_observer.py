@@ -37,7 +37,7 @@ def test_a_state_says_what_waits_and_why(shop: Instance) -> None:
     assert {name: row["messages"] for name, row in waiting.items()} == {"//bank/Payments": 3, f"//nobody/{HOSTILE}": 2}
     nobody = waiting[f"//nobody/{HOSTILE}"]
     assert nobody["transmission_status"].startswith("9796: ")
-    assert nobody["cause"] == "when it was last tried, no route led to the service"
+    assert nobody["cause"] == "at the last attempt, no route led to the service"
     assert nobody["remedy"]
     assert (state["serving"], state["forwarding"], state["problems"]) == (None, None, {})
 
@@ -154,7 +154,7 @@ def test_explanation_of_the_oldest_message(shop: Instance) -> None:
     assert (found["message_sequence_number"], found["from_service_name"]) == (0, "//shop/Orders")
     assert "TCP://bank.example:4022" in found["explanation"]
     nobody = explain_waiting(shop, database="Sales", to_service_name=f"//nobody/{HOSTILE}")
-    assert nobody["cause"] == "when it was last tried, no route led to the service"
+    assert nobody["cause"] == "at the last attempt, no route led to the service"
     assert "Decision: DELAYED" in nobody["explanation"]
 
 

@@ -52,7 +52,7 @@ def check_object_name(name: str) -> None:
     """Raises if a name is not valid: empty (1038), or longer than 128 characters (103)."""
     given: object = name
     if not isinstance(given, str):
-        raise refusal(f"{given!r:.80} is not a valid name: expected a string")
+        raise refusal(f"{given!r:.80} is not a valid name; expected a string")
     try:
         check_name(name)
         name.encode()

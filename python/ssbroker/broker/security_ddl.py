@@ -101,7 +101,7 @@ def create_binding(
     security = objects.security
     check_not_existing(security.bindings, name, kind="remote service binding")
     if not 0 < len(service) <= SERVICE_NAME_MAX:
-        raise refusal(f"{service!r:.80} is not a valid service name: expected 1 to 256 characters", 8412)
+        raise refusal(f"{service!r:.80} is not a valid service name; expected 1 to 256 characters", 8412)
     other = security.by_service.get(service)
     if other is not None:
         raise refusal(refusal_texts.binding_exists(service, other.name), 9619)

@@ -51,7 +51,7 @@ def parse_list(text: str) -> tuple[str, ...]:
     try:
         return tuple(unquote(part, errors="strict") for part in text.split(","))
     except UnicodeDecodeError:
-        raise RefusalError(f"the annotation {text} contains percent escapes that are not valid UTF-8") from None
+        raise RefusalError(f"the annotation value {text} contains percent escapes that are not valid UTF-8") from None
 
 
 def format_lifetime(utc: datetime) -> str:
@@ -65,7 +65,7 @@ def parse_lifetime(text: str) -> datetime:
         return parse_timestamp(text)
     except (ValueError, OverflowError):
         raise RefusalError(
-            f"the annotation lifetime={text} is not a valid timestamp; expected one such as 2026-11-21T00:00:00Z"
+            f"the annotation lifetime={text} is not a valid timestamp; expected a timestamp such as 2026-11-21T00:00:00Z"
         ) from None
 
 
@@ -76,7 +76,7 @@ def parse_route_id(text: str) -> int:
     except ValueError:
         number = None
     if number is None or not -(2**31) <= number < 2**31:
-        raise RefusalError(f"the annotation route_id={text} is not a 32-bit integer")
+        raise RefusalError(f"the annotation route_id={text} is not valid; expected a 32-bit integer")
     return number
 
 
@@ -87,4 +87,6 @@ def parse_broker_id(text: str) -> bytes | None:
     try:
         return uuid.UUID(text).bytes
     except ValueError:
-        raise RefusalError(f"the annotation service_broker_guid={text} is not a valid GUID") from None
+        raise RefusalError(
+            f"the annotation service_broker_guid={text} is not a valid GUID; expected a GUID or unknown"
+        ) from None

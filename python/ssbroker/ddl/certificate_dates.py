@@ -26,6 +26,6 @@ def parse_date(text: str | None) -> datetime | None:
         return parse_timestamp(text if found is None else day + text[found.end() :])
     except ValueError:
         raise RefusalError(
-            f"{text!r:.80} is not a valid timestamp; expected one such as '2026-11-21', '20261121' or '2026-11-21 08:00:00'",
+            f"{text!r:.80} is not a valid timestamp; expected a timestamp such as '2026-11-21', '20261121' or '2026-11-21 08:00:00'",
             241,
         ) from None

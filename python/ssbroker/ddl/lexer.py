@@ -149,8 +149,8 @@ def decode(data: bytes, *, file: str | None = None, encoding: str | None = None)
         line = len(_NEWLINE.findall(before)) + 1
         place = f"line {line}" if file is None else f"{file}:{line}"
         found = f"not {used.upper()} (byte 0x{error.object[error.start]:02x})"
-        hint = "name the code page of the script, such as cp1252, as its encoding (--encoding)"
-        advice = f"save the script as UTF-8 or UTF-16, or {hint if encoding is None else 'name its encoding'}"
+        hint = "specify the code page of the script, such as cp1252, as its encoding (--encoding)"
+        advice = f"save the script as UTF-8 or UTF-16, or {hint if encoding is None else 'specify its encoding'}"
         raise EncodingError(f"{place}: {found}; {advice}", file=file, line=line) from None
 
 
@@ -160,7 +160,9 @@ def check_encoding(name: str) -> str:
         codecs.lookup(name)
         "".encode(name)
     except (LookupError, ValueError):
-        raise OptionError(f"encoding: {name!r:.80} is not a text encoding; expected one such as cp1252") from None
+        raise OptionError(
+            f"encoding: {name!r:.80} is not a text encoding; expected an encoding such as cp1252"
+        ) from None
     return name
 
 

@@ -1017,7 +1017,7 @@ def _run_binding(
             raise RefusalError(refusal_texts.exists("remote service binding", found, database))
         if not 0 < len(statement.service) <= SERVICE_NAME_MAX:
             raise RefusalError(
-                f"{statement.service!r:.80} is not a valid service name: expected 1 to {SERVICE_NAME_MAX} characters",
+                f"{statement.service!r:.80} is not a valid service name; expected 1 to {SERVICE_NAME_MAX} characters",
                 8412,
             )
         for (other, name), one in instance.bindings.items():

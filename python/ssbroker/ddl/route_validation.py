@@ -42,8 +42,8 @@ def _check_texts(clauses: RouteClauses) -> None:
     }
     for clause, text in texts.items():
         if text == "":
-            hint = "give an address" if clause == "ADDRESS" else "give a value, or omit the clause"
-            raise RefusalError(f"{clause} is empty: {hint}", 9659)
+            hint = "specify an address" if clause == "ADDRESS" else "specify a value, or omit the clause"
+            raise RefusalError(f"{clause} is empty; {hint}", 9659)
         limit = _BROKER_INSTANCE_CHARACTERS_MAX if clause == "BROKER_INSTANCE" else _CHARACTERS_MAX
         if text is not None and utf16_length(text) > limit:
             raise RefusalError(
@@ -51,7 +51,10 @@ def _check_texts(clauses: RouteClauses) -> None:
             )
     name = clauses.service_name
     if name is not None and (name.isspace() or "\0" in name):
-        raise RefusalError(f"SERVICE_NAME {name!r} is not a valid service name", 8412)
+        raise RefusalError(
+            f"SERVICE_NAME {name!r} is not a valid service name; expected 1 to 256 characters, without NUL and not only white space",
+            8412,
+        )
 
 
 def _check_combination(clauses: RouteClauses) -> None:
@@ -60,7 +63,7 @@ def _check_combination(clauses: RouteClauses) -> None:
     if clauses.broker_instance is not None and clauses.service_name is None:
         raise RefusalError("BROKER_INSTANCE requires SERVICE_NAME", 9662)
     if clauses.service_name == CONFIGURATION_SERVICE and clauses.broker_instance is not None:
-        raise RefusalError(f"a route to {CONFIGURATION_SERVICE} cannot have BROKER_INSTANCE; remove this clause")
+        raise RefusalError(f"a route to {CONFIGURATION_SERVICE} cannot have BROKER_INSTANCE; omit this clause")
 
 
 def _check_addresses(clauses: RouteClauses) -> None:
@@ -73,9 +76,15 @@ def _check_addresses(clauses: RouteClauses) -> None:
             if normal in ("LOCAL", "TRANSPORT"):
                 raise RefusalError(f"{clause} is {normal}; a mirrored route requires network addresses", 9743)
         if address == mirror:
-            raise RefusalError(f"ADDRESS and MIRROR_ADDRESS are the same, {address}", 9747)
+            raise RefusalError(
+                f"ADDRESS and MIRROR_ADDRESS are the same, {address}; specify the address of the partner as MIRROR_ADDRESS",
+                9747,
+            )
     if address == "TRANSPORT" and clauses.service_name is not None:
-        raise RefusalError("a route with the address TRANSPORT cannot have SERVICE_NAME", 9745)
+        raise RefusalError(
+            "a route with the address TRANSPORT cannot have SERVICE_NAME; create the route without this clause, or with another address",
+            9745,
+        )
 
 
 def _normalized(address: str, clause: str) -> str:
@@ -92,7 +101,7 @@ def _address_problem(address: str) -> str:
     if any(character.isspace() for character in address):
         return ": it contains white space"
     if "\\" in address:
-        return ": a route cannot name an instance of SQL Server; give the host and the port of its endpoint"
+        return ": a route cannot name an instance of SQL Server; specify the host and the port of its endpoint"
     port = _PORT.fullmatch(address)
     return "" if port is None or 1 <= int(port[1]) <= PORT_MAX else f": the port is outside the range 1 to {PORT_MAX}"
 

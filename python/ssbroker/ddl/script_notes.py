@@ -54,7 +54,7 @@ UNUSABLE_KEY: Final = Remark(
 
 
 NO_ENDPOINT: Final = Remark(
-    "ignored", "skipped (the script does not create this endpoint, and the statement does not say of which kind it is)"
+    "ignored", "skipped (the script does not create this endpoint, and the statement does not state its purpose)"
 )
 
 

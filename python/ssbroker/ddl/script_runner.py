@@ -485,7 +485,7 @@ class ScriptRunner:
                 self._throw_again(frame)
                 raise RefusalError(
                     "ROLLBACK cannot undo the statements since BEGIN TRANSACTION, because each batch is a transaction "
-                    "of its own; remove them from the script"
+                    "of its own; remove these statements from the script"
                 )
 
     def _note_not_executed(

@@ -327,7 +327,7 @@ def _unknown_reason(cursor: TokenCursor) -> tuple[str, int] | None:
         return f"{reason}; only the first statement of a batch calls a procedure without EXEC; write EXEC {shown}", 102
     hint = did_you_mean(key, STATEMENT_WORDS)
     if cursor.index == 0 and _has_name_of_procedure(cursor) and noun.kind in ("word", "name"):
-        hint += f"; to call a procedure of this name, write EXEC {shown}"
+        hint += f"; to call a procedure with this name, write EXEC {shown}"
     return f"{reason}{hint}", 102
 
 

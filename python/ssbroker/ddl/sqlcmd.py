@@ -146,8 +146,7 @@ class _Substitution:
         name = reference[1]
         value = self.variables.get(name.lower())
         if value is None:
-            hint = f'define it with -v {name}="..." or :setvar {name} "..." (Python: variables={{"{name}": "..."}})'
-            self._fail(source, reference.start(), f"the sqlcmd variable $({name}) is not defined; {hint}")
+            self._fail(source, reference.start(), _undefined(name))
             value = reference[0]
         self._append(value, source, reference.start(), is_secret=_SECRET_NAME.search(name) is not None)
 
@@ -171,14 +170,14 @@ class _Substitution:
             server = self._resolve(source, command.start(), arguments[0]).replace("\0", "")
             self._append(f"\0:connect {server}\0", source, command.start())
         elif name in ("setvar", "r", "connect"):
-            self._fail(source, command.start(), f":{name} is incomplete")
+            self._fail(source, command.start(), f":{name} requires an argument")
         elif name not in _OTHER_COMMANDS:
             self._fail(source, command.start(), f":{name} is not a command of sqlcmd")
 
     def _set(self, source: ScriptSource, offset: int, arguments: list[str]) -> None:
         name, *values = arguments
         if VARIABLE_NAME.fullmatch(name) is None:
-            self._fail(source, offset, ":setvar is not followed by a valid variable name")
+            self._fail(source, offset, f":setvar requires a valid variable name, got {name!r:.80}")
         elif values:
             value = self._resolve(source, offset, values[0])
             if len(value) > _VALUE_MAX:
@@ -194,7 +193,7 @@ class _Substitution:
         def value(reference: re.Match[str]) -> str:
             found = self.variables.get(reference[1].lower())
             if found is None:
-                self._fail(source, offset, f"the sqlcmd variable $({reference[1]}) is not defined")
+                self._fail(source, offset, _undefined(reference[1]))
                 return reference[0]
             return found
 
@@ -202,13 +201,18 @@ class _Substitution:
 
     def _include(self, source: ScriptSource, offset: int, name: str, depth: int) -> None:
         if source.file is None:
-            self._fail(source, offset, f":r {name} is relative to the file of the script, which is not known")
+            self._fail(
+                source,
+                offset,
+                f":r {name} is relative to the script, whose file is not known; read the script from a file",
+            )
+            return
+        if depth == _INCLUDE_DEPTH_MAX:
+            self._fail(source, offset, f":r {name} includes files in more than {_INCLUDE_DEPTH_MAX} levels")
             return
         self.files_left -= 1
-        if depth == _INCLUDE_DEPTH_MAX or self.files_left < 0:
-            self._fail(
-                source, offset, f":r {name} includes files in more than {_INCLUDE_DEPTH_MAX} levels, or too many"
-            )
+        if self.files_left < 0:
+            self._fail(source, offset, f":r {name} is one of more than {_INCLUDES_MAX:,} included files")
             return
         path = Path(source.file).parent / name.replace("\\", "/")
         try:
@@ -224,3 +228,11 @@ class _Substitution:
             return
         self.included.add(path.resolve())
         self.add(text.removeprefix("\ufeff"), str(path), depth=depth + 1)
+
+
+def _undefined(name: str) -> str:
+    """Returns that a variable is not defined, and how to define it."""
+    return (
+        f"the sqlcmd variable $({name}) is not defined; "
+        f'define it with -v {name}="..." or :setvar {name} "..." (Python: variables={{"{name}": "..."}})'
+    )

@@ -226,7 +226,9 @@ class _Writer:
         for route in _route_rows(self._catalog.routes):
             subject = f"CREATE ROUTE [{route.name}] in [{route.database}]"
             if (route.database, route.name) in seen:
-                raise _error(RefusalError("the database has another route with this name; rename one of them"), subject)
+                raise _error(
+                    RefusalError("the database has another route with this name; rename one of the two routes"), subject
+                )
             seen.add((route.database, route.name))
             try:
                 yield from self._route(route)
@@ -294,13 +296,13 @@ class _Writer:
         guid = None if database.service_broker_guid is None else str(uuid.UUID(bytes=database.service_broker_guid))
         if canonical_name(name) != name:
             raise RefusalError(
-                f"names of system databases are case-insensitive in scripts, so this one means {canonical_name(name)}",
+                f"names of system databases are case-insensitive in scripts, so this name means {canonical_name(name)}; rename the database",
                 1801,
             )
         same = next((other for other in self._index if other != name and folded(other) == folded(name)), None)
         if same is not None:
             raise RefusalError(
-                f"names of databases are case-insensitive in scripts, and the catalog also has {same}; rename one of them",
+                f"names of databases are case-insensitive in scripts, and the catalog also contains {same}; rename one of the two databases",
                 1801,
             )
         # The broker id of a disabled database is annotated where the database is disabled, because earlier it might be

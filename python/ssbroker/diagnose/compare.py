@@ -230,7 +230,7 @@ def traffic_text(comparison: Comparison, *, is_fleet: bool) -> str:
 
 def not_compared_text(comparison: Comparison) -> str:
     """Returns a sentence about differences that are not compared."""
-    return f"Not compared, but different: {'; '.join(comparison.not_compared)}. Check it with lint and trace."
+    return f"Not compared, but different: {'; '.join(comparison.not_compared)}. Check these with lint and trace."
 
 
 def skew(loads: Sequence[int]) -> float | None:

@@ -72,7 +72,7 @@ def _half_mirrored(context: CheckContext, broker: bytes, holders: Collection[str
             others = [address for address, place in places.items() if place not in holders]
             if named and others:
                 return (
-                    f"; the mirrored route {qualified_route(instance, route)} names only {named[0]} of them, next to {others[0]}, which "
+                    f"; the mirrored route {qualified_route(instance, route)} leads to only one of these instances, {named[0]}, and to {others[0]}, which "
                     f"is {'not an address of any instance' if places[others[0]] is None else f'{places[others[0]]}'}"
                 )
     return ""
@@ -124,7 +124,7 @@ def check_disabled_databases(context: CheckContext) -> Iterator[Problem]:
             yield problem_about(
                 "SSB021",
                 Subject("database", database),
-                f"message delivery is disabled, and it has {quantity(len(services), 'service')}",
+                f"message delivery is disabled, and the database has {quantity(len(services), 'service')}",
                 "Enable the broker if the database is in use, and no other database has its broker id. A copy, a mirror or a secondary "
                 "replica stays disabled.",
                 instance=instance,
@@ -262,7 +262,7 @@ def check_bindings(context: CheckContext) -> Iterator[Problem]:
                 "SSB029",
                 Subject("binding", binding.name),
                 f"{missing}, so dialogs with {quoted_name(binding.service)} cannot be secured",
-                "Create the user, and a certificate that it owns from the public key of the owner of the remote service: "
+                "Create the user, and for this user a certificate with the public key of the owner of the remote service: "
                 "CREATE CERTIFICATE ... AUTHORIZATION ... FROM FILE.",
                 instance=instance,
                 database=binding.database,

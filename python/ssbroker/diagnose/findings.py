@@ -43,7 +43,7 @@ _CONFIGURATION: Final = (
         name="route-never-matches",
         severity="warning",
         title="A route has a broker id but no service name",
-        why="No step of the search considers such a route, so no conversation ever uses it. CREATE ROUTE refuses it.",
+        why="No step of the search considers such a route, so no conversation ever uses it. CREATE ROUTE refuses such a route.",
     ),
     Code(
         code="SSB002",
@@ -81,7 +81,7 @@ _CONFIGURATION: Final = (
         name="wildcard-beside-local",
         severity="info",
         title="All services that are not in this instance are sent to the network",
-        why="The table has a route for all services to a network address next to one to LOCAL. A conversation whose "
+        why="The table contains two routes for all services: to a network address, and to LOCAL. A conversation whose "
         "service name is misspelled, or whose database is disabled, leaves this instance instead of being delayed "
         "where it would be noticed.",
     ),
@@ -121,8 +121,8 @@ _CONFIGURATION: Final = (
         name="mirror-without-broker-id",
         severity="warning",
         title="A mirrored route without a broker id or a service name",
-        why="Both partners hold the same database, whose broker id does not change at a failover. Without it, the route "
-        "may lead to any database of the two servers that has the service. CREATE ROUTE refuses such a route.",
+        why="Both partners hold the same database, whose broker id does not change at a failover. Without the broker id, the "
+        "route may lead to any database of the two servers that has the service. CREATE ROUTE refuses such a route.",
     ),
     Code(
         code="SSB012",
@@ -137,7 +137,7 @@ _CONFIGURATION: Final = (
         name="broker-id-twice-in-instance",
         severity="warning",
         title="Two databases of an instance have the same broker id",
-        why="They can never both be enabled: ENABLE_BROKER fails with error 9772.",
+        why="The two databases can never both be enabled: ENABLE_BROKER fails with error 9772.",
     ),
     Code(
         code="SSB014",
@@ -216,13 +216,13 @@ _CONFIGURATION: Final = (
         severity="warning",
         title="Several databases of an instance have the same service",
         why="Conversations that name no broker id are distributed among them. That balances the load between copies, but is a mistake "
-        "if only one of them is meant.",
+        "if only one database is meant to receive them.",
     ),
     Code(
         code="SSB024",
         name="messages-dropped",
         severity="error",
-        title="An instance drops messages that the routes of others send to it",
+        title="An instance drops messages that other instances route to it",
         why="Nothing acknowledges them, so their sender resends them until the conversation ends.",
     ),
     Code(
@@ -245,15 +245,15 @@ _CONFIGURATION: Final = (
         name="queue-off",
         severity="error",
         title="The queue of a service is disabled",
-        why="Nothing can be received from the queue, and messages for it wait. Five rollbacks in a row of transactions that receive from "
-        "it disable a queue; it stays disabled until it is enabled again.",
+        why="Nothing can be received from the queue, and messages for it wait. A queue is disabled after five consecutive rollbacks of "
+        "transactions that receive from it, and stays disabled until it is enabled again.",
     ),
     Code(
         code="SSB028",
         name="conversations-left-open",
         severity="warning",
         title="Conversations are not ended",
-        why="A conversation takes space until both sides have ended it. The endpoints grow without limit and slow down every message.",
+        why="A conversation takes up space until both sides have ended it. The number of endpoints grows without limit, which slows down every message.",
     ),
     Code(
         code="SSB029",
@@ -267,15 +267,15 @@ _CONFIGURATION: Final = (
         name="service-without-contract",
         severity="warning",
         title="A service to which another instance sends has no contract",
-        why="Without a contract, a service can only start conversations. It refuses those that others start with it: they end with error "
-        "-8408.",
+        why="Without a contract, a service can only start conversations. It refuses the conversations that others start with it: these end with "
+        "error -8408.",
     ),
     Code(
         code="SSB031",
         name="stated-port-differs",
         severity="warning",
-        title="The stated address of an instance has another port than its endpoint",
-        why="Routes to this address seem correct, but nothing listens on its port, unless a device between the instances maps it to "
+        title="The stated address of an instance has a different port from its endpoint",
+        why="Routes to this address seem correct, but nothing listens on its port, unless a device between the instances maps this port to "
         "the port of the endpoint.",
     ),
 )
@@ -285,28 +285,28 @@ _SCRIPTS: Final = (
         code="SSB101",
         name="script-statement-refused",
         severity="error",
-        title="A statement of the script is refused",
+        title="A statement in the script is refused",
         why="The rest of the script was read without the statement, so other findings may be consequences of this error.",
     ),
     Code(
         code="SSB102",
         name="script-statement-unknown",
         severity="error",
-        title="A statement of the script is not T-SQL",
-        why="SQL Server refuses it, so what it should create is missing.",
+        title="A statement in the script is not T-SQL",
+        why="SQL Server refuses it, so the object that it should create is missing.",
     ),
     Code(
         code="SSB103",
         name="script-not-executed",
         severity="warning",
-        title="A statement of the script was not executed",
+        title="A statement in the script was not executed",
         why="Its condition or text cannot be determined from the script, so objects may be missing, or differ on the server.",
     ),
     Code(
         code="SSB104",
         name="script-empty",
         severity="error",
-        title="The script defines nothing of Service Broker",
+        title="The script defines no Service Broker objects",
         why="Nothing was checked.",
     ),
     Code(

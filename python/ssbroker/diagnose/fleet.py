@@ -76,7 +76,7 @@ class Fleet(Mapping[str, Catalog]):
                 elif other != name:
                     raise DuplicateError(
                         f"instances: both {other!r} and {name!r} have the address {address}, and no database in common; correct the "
-                        "addresses of one of them",
+                        "addresses of one of the two instances",
                         value=address,
                         expected="an address of a single instance, or of the listener of an availability group",
                     )

@@ -272,7 +272,7 @@ class _Cell(NamedTuple):
 
 def _matrix(fleet: Fleet, now: datetime) -> str:
     if _matrix_size(fleet) > _COMPUTED_MAX:
-        return "<p>The matrix is too large for this page; <code>ssbroker.diagnose.reachability</code> returns it as a table.</p>"
+        return "<p>The matrix is too large for this page; <code>ssbroker.diagnose.reachability</code> returns the matrix as a table.</p>"
     rows: defaultdict[str, defaultdict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in reachability(fleet, at=now).to_pylist():
         rows[row["service"]][f"{row['instance']}/{row['database']}"].append(row)
@@ -305,7 +305,7 @@ def _matrix(fleet: Fleet, now: datetime) -> str:
     )
     omitted = sum(map(len, groups[len(shown) :]))
     rest = (
-        f"<p>{count_of(omitted, 'service')} more; <code>ssbroker.diagnose.reachability</code> returns all.</p>"
+        f"<p>{count_of(omitted, 'more service')}; <code>ssbroker.diagnose.reachability</code> returns all services.</p>"
         if omitted
         else ""
     )

@@ -185,12 +185,12 @@ _SCRIPT_CODES: Final = {
 _SCRIPT_REMEDIES: Final = {
     "refused": "Correct the statement, or add the script that creates what it needs.",
     "unknown": "Correct the statement.",
-    "not_executed": "Rewrite the statement so that its effect does not depend on the server, give the values of sqlcmd variables with -v, or check a folder with "
+    "not_executed": "Rewrite the statement so that its effect does not depend on the server, specify the values of sqlcmd variables with -v, or check a folder with "
     "exports of the instance's catalog views, or the folder of an ssbroker instance, instead of the script.",
     "empty": "Check that this is the right file",
     "unreadable": "Save the file as UTF-8.",
     "restored": "Add ENABLE_BROKER or NEW_BROKER to the statement, or ALTER DATABASE ... SET ENABLE_BROKER after it.",
-    "offline": "ALTER DATABASE ... SET ONLINE, or leave the database out.",
+    "offline": "Use ALTER DATABASE ... SET ONLINE, or omit the database.",
 }
 
 

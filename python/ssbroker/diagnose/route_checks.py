@@ -109,7 +109,7 @@ def _unused_route(
         if hosts:
             where = f"the databases that have {quoted_name(service)} are disabled or have another broker id: {', '.join(hosts)}"
         elif is_unknown:
-            where = f"the script creates no database, and none that it names has {quoted_name(service)}"
+            where = f"the script creates no database, and no database that it names has {quoted_name(service)}"
             advice = (
                 "If another database of the instance has the service, the route is right: load this script in one folder with the script that "
                 "creates that database. Otherwise create the service, or change the route to the address of the instance that has it."
@@ -243,7 +243,7 @@ def check_wildcards(context: CheckContext) -> Iterator[Problem]:
                         "SSB006",
                         instance,
                         route,
-                        f"sends all services that are not in this instance to {route.address}, next to {quoted_name(local[0].name)} to LOCAL",
+                        f"routes all services that are not in this instance to {route.address}, beside the route {quoted_name(local[0].name)} to LOCAL",
                         "If this is intended, ignore this code; otherwise create one route for each service.",
                         related=local,
                     )
@@ -260,7 +260,7 @@ def check_own_addresses(context: CheckContext) -> Iterator[Problem]:
                     instance,
                     route,
                     f"leads to {route.address}, which is an address of this instance itself",
-                    "If the service is in this instance, change the address to LOCAL; otherwise correct it.",
+                    "If the service is in this instance, change the address to LOCAL; otherwise correct the address.",
                     severity="error" if route.database == MSDB else "warning",
                     candidates=chain(
                         _address_remedies(context, instance, route),
@@ -383,8 +383,8 @@ def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
             "SSB014",
             instance,
             route,
-            f"has broker id {uuid.UUID(bytes=route.broker)}, which belongs to no known database; "
-            f"{quoted_name(str(route.service))} in {target_instance} has {has or 'a new one, from NEW_BROKER'}",
+            f"has the broker id {uuid.UUID(bytes=route.broker)}, which belongs to no known database; "
+            f"{quoted_name(str(route.service))} in {target_instance} has {has or 'a new broker id, from NEW_BROKER'}",
             "Change the broker id of the route to the service_broker_guid of the database"
             + (f" in sys.databases of {target_instance}." if not ids else "."),
             related=[f"{target_instance}/{host}" for host in hosts],

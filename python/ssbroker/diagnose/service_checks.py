@@ -47,7 +47,7 @@ def check_loops(context: CheckContext) -> Iterator[Problem]:
             "SSB020",
             Subject("loop", str(loop)),
             f"messages for {', '.join([*others, *listed_names(services)])} {fate}",
-            "In msdb of one of these instances, change the route to LOCAL, to the instance that has the service, or drop it.",
+            "In msdb of one of these instances, change the route to LOCAL or to the instance that has the service, or drop the route.",
             services=services,
             loop=loop.instances,
             related=[qualified_route(instance, route) for instance, route in routes],
@@ -252,8 +252,8 @@ def _unreachable_services(context: CheckContext, reached: set[tuple[str, str, st
                 yield problem_about(
                     "SSB019",
                     Subject("service", service),
-                    "no conversation reaches it",
-                    "If it should receive conversations, create a route to it in the databases that start them.",
+                    "no conversation reaches the service",
+                    "If the service should receive conversations, create a route to it in the databases that start these conversations.",
                     instance=instance,
                     database=database,
                 )
@@ -276,15 +276,15 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
         )
         ids = _other_ids(context, instance, service, starts) if reason == "service_not_found" else []
         where = {
-            "no_route": "no route of its msdb leads to it",
-            "service_not_found": "none of its enabled databases has the service",
-            "address_unusable": "its route takes the address from the service name, which contains none",
-            SENT_BACK: "its route leads back to the instance that they come from",
+            "no_route": "no route in msdb leads to the service",
+            "service_not_found": "no enabled database of the instance has the service",
+            "address_unusable": "the route takes the address from the service name, which contains no address",
+            SENT_BACK: "the route leads back to the instance that the messages come from",
         }[reason]
-        advice = "Create a route in msdb of this instance, or correct the routes that lead to it."
+        advice = "Create a route in msdb of this instance, or correct the routes that lead to this instance."
         if ids:
             names = " or ".join(str(uuid.UUID(bytes=each)) for each in ids)
-            where = f"none of its enabled databases with the service has the broker id {names}, which the route names"
+            where = f"no enabled database with the service has the broker id {names}, which the route names"
             advice = (
                 "Change BROKER_INSTANCE of the route to the service_broker_guid of the database that should receive the messages, or "
                 "the address to the address of the instance whose database has this id."
@@ -421,9 +421,9 @@ def _ambiguous_services(ambiguous: dict[tuple[str, str], frozenset[str]]) -> Ite
         yield problem_about(
             "SSB023",
             Subject("service", service),
-            f"is in {' and '.join(map(quoted_name, sorted(databases)))}: a conversation that names no broker id goes to any of them",
+            f"is in {' and '.join(map(quoted_name, sorted(databases)))}: a conversation that names no broker id goes to any of these databases",
             "If they are copies that share the load, ignore this code. Otherwise drop the service or disable the broker in the databases that "
-            "should not receive, or name the broker id of the right one in the routes and in BEGIN DIALOG.",
+            "should not receive, or name the broker id of the right database in the routes and in BEGIN DIALOG.",
             instance=instance,
             related=[f"{instance}/{database}" for database in sorted(databases)],
         )
@@ -603,7 +603,7 @@ def _return_advice(
 ) -> str:
     """Returns the advice for a missing return route; `stale` is a route of the target's database for an initiator's service."""
     if stale is not None:
-        return f"This is a consequence of the broker id of route {quoted_name(stale.name)} (SSB014): correct that route first."
+        return f"This is a consequence of the broker id of the route {quoted_name(stale.name)} (SSB014): correct that route first."
     origin, service = initiator
     if mirrored := _mirrored_routes(context, target, service, origin):
         return (
@@ -615,13 +615,13 @@ def _return_advice(
         end.instance not in (None, origin.instance) and service in context.tables[end.instance].hosts for end in ends
     ):
         return (
-            f"{must} Other instances have this service too: create a route in {'/'.join(target)} with the BROKER_INSTANCE of each database "
-            "that starts conversations, the service_broker_guid in its sys.databases. Keep the routes without one, which share the load of "
-            "new conversations."
+            f"{must} Other instances have this service too: for each database that starts conversations, create a route in "
+            f"{'/'.join(target)} with its broker id (service_broker_guid in sys.databases) as BROKER_INSTANCE. Keep the routes without "
+            "BROKER_INSTANCE, which share the load of new conversations."
         )
     return (
-        f"{must} Check the routes of {'/'.join(target)}, and of msdb in the instances between; a route in both directions needs an address "
-        "that the other instance knows."
+        f"{must} Check the routes in {'/'.join(target)}, and in msdb of the instances between; in each direction, the address of the "
+        "route must be an address of the next instance."
     )
 
 
@@ -779,7 +779,7 @@ def check_similar_service_names(context: CheckContext) -> Iterator[Problem]:
                 "SSB018",
                 Subject("service", service),
                 f"differs from {quoted_name(first)} in {place} only in {difference(service, first)}",
-                "If both are meant to be the same service, drop one and create it again under the other name; a service cannot be renamed.",
+                "If both are meant to be the same service, drop one of the two, and create it again under the other name; a service cannot be renamed.",
                 instance=instance,
                 database=database,
                 services=[first],

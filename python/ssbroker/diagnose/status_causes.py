@@ -30,7 +30,7 @@ def _pattern(text: str, cause: str, remedy: str, *, is_routing: bool = False) ->
 
 
 _FORWARDING_REMEDY: Final = (
-    "On that instance: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED); or change the route to lead to the "
+    "On that instance: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED); or change the route so that it leads to the "
     "instance that has the service."
 )
 # More specific patterns come first, because many texts contain the same words.
@@ -43,8 +43,8 @@ _PATTERNS: Final = (
     _pattern(
         r"received an error message on this conversation|endpoint state is 'ER'",
         "the conversation has failed: an error message has arrived, and no more messages are sent",
-        "RECEIVE the error from the queue of the sender's service: its body gives the reason. Then END CONVERSATION, and begin a new one once the reason is "
-        "corrected.",
+        "RECEIVE the Error message from the queue of the sender's service: its body states the reason. Then END CONVERSATION, and begin a new "
+        "conversation once the cause is corrected.",
     ),
     _pattern(
         r"lacks? CONNECT permission|not have CONNECT permission|permission (?:was )?denied.*endpoint",
@@ -62,7 +62,7 @@ _PATTERNS: Final = (
     _pattern(
         r"initializing the private key",
         "the private key of the endpoint's certificate cannot be opened: the master key in master is missing, or the service master key does not open it",
-        "In master of the instance whose error log has this error: CREATE MASTER KEY ENCRYPTION BY PASSWORD; if it exists, OPEN MASTER KEY DECRYPTION BY PASSWORD and "
+        "In master of the instance whose error log contains this error: CREATE MASTER KEY ENCRYPTION BY PASSWORD; if it exists, OPEN MASTER KEY DECRYPTION BY PASSWORD and "
         "ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY.",
     ),
     _pattern(
@@ -104,12 +104,12 @@ _PATTERNS: Final = (
     _pattern(
         r"handshake failed|connection handshake",
         "the endpoints do not agree on authentication or encryption",
-        "Look in the error log of both instances, where the target gives the reason. Compare AUTHENTICATION and ENCRYPTION in "
+        "Look in the error logs of both instances; the log of the target states the reason. Compare AUTHENTICATION and ENCRYPTION in "
         "sys.service_broker_endpoints, the certificates in master, and GRANT CONNECT ON ENDPOINT.",
     ),
     _pattern(
         r"\b10054\b|network name is no longer available|forcibly closed|reset by peer",
-        "the other side closes the connection: usually its endpoint refuses authentication or encryption, or another service has the port",
+        "the other side closes the connection: usually its endpoint refuses authentication or encryption, or another service uses the port",
         "Look in the error log of the target for a handshake error. Check that the port of the route is the port of its Service Broker "
         "endpoint (sys.tcp_endpoints), and that no firewall or proxy ends the connection.",
     ),
@@ -121,7 +121,7 @@ _PATTERNS: Final = (
     ),
     _pattern(
         r"\b10061\b|actively refused|connection refused",
-        "nothing listens on the port of the route: the endpoint is stopped or has another port",
+        "nothing listens on the port of the route: the endpoint is stopped or uses another port",
         "At the target, check state and port in sys.tcp_endpoints; ALTER ENDPOINT ... STATE = STARTED, or correct the port with ALTER ROUTE.",
     ),
     _pattern(
@@ -200,8 +200,8 @@ _PATTERNS: Final = (
     ),
     _pattern(
         r"cannot acknowledge it",
-        "when it was last tried, the target received the message, but had no route back to the service that sent it, so that it could not "
-        "acknowledge the message",
+        "at the last attempt, the target received the message but had no route back to the sending service, so it could not acknowledge "
+        "the message",
         "In the target database: CREATE ROUTE <name> WITH SERVICE_NAME = N'<service of the sender>', ADDRESS = N'TCP://<host>:<port>'; with the "
         "address of the sender's instance.",
         is_routing=True,
@@ -214,32 +214,32 @@ _PATTERNS: Final = (
     ),
     _pattern(
         r"no route or service for it and dropped it",
-        "when it was last tried, the instance to which the route led had no route or service for the message",
-        "Look there for the event Message Undeliverable, which gives the reason; check the address of the route here, and the services and the "
+        "at the last attempt, the instance to which the route led had no route or service for the message",
+        "Look there for the event Message Undeliverable, which states the reason; check the address of the route here, and the services and the "
         "routes of msdb there.",
         is_routing=True,
     ),
     _pattern(
         r"could not forward it and dropped it",
         "the forwarder to which the route leads could not forward the message",
-        "Look there for the event Forwarded Message Dropped, which gives the reason; check the routes of its msdb.",
+        "Look there for the event Forwarded Message Dropped, which states the reason; check the routes of its msdb.",
     ),
     _pattern(
         r"\b9792\b",
-        "when it was last tried, the route led through an instance whose message forwarding was disabled",
+        "at the last attempt, the route led through an instance whose message forwarding was disabled",
         _FORWARDING_REMEDY,
         is_routing=True,
     ),
     _pattern(
         r"message classification trace",
-        "the message could not be classified, and the status does not give the reason",
-        "Trace the event Broker:Message Classify in the sender's instance (SQL Server Profiler, or Extended Events): it gives the reason. Check that the "
-        "catalog has the routes that the instance has now.",
+        "the message could not be classified, and the status does not state the reason",
+        "Trace the event Broker:Message Classify in the sender's instance (SQL Server Profiler, or Extended Events): the event states the reason. Check that "
+        "the catalog contains the current routes of the instance.",
     ),
     _pattern(
         r"no route|no target broker was found|could not be classified|cannot be classified|classif|service (?:name )?(?:was |could )?not (?:be )?found|"
         r"\b97(?:50|70|8[57]|9[356])\b|does not match any route",
-        "when it was last tried, no route led to the service",
+        "at the last attempt, no route led to the service",
         "Compare service name (case counts), broker id and lifetime of the routes with the conversation; the delivery is retried automatically after at "
         "most about a minute.",
         is_routing=True,
@@ -263,7 +263,7 @@ _PATTERNS: Final = (
         r"could not be delivered to the local service",
         "the target is in the same instance, and its queue does not accept the message: it is disabled, or its database is not available",
         "Check is_receive_enabled and is_enqueue_enabled in sys.service_queues and the state of the database in sys.databases; "
-        "USE <database>; ALTER QUEUE <queue> WITH STATUS = ON. The error log of the instance gives the error.",
+        "USE <database>; ALTER QUEUE <queue> WITH STATUS = ON. The error log of the instance contains the error.",
     ),
     _pattern(
         r"\b9753\b|not acknowledged",
@@ -294,7 +294,7 @@ def cause_of(status: str | None) -> StatusCause | None:
 
     Examples:
         >>> cause_of("Connection attempt failed with error: '10061(No connection could be made because the target actively refused it.)'").cause
-        'nothing listens on the port of the route: the endpoint is stopped or has another port'
+        'nothing listens on the port of the route: the endpoint is stopped or uses another port'
     """
     if not status:
         return None

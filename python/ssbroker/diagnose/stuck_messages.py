@@ -274,7 +274,7 @@ class _Explainer:
         if forward.end.outcome == "REFUSED":
             return {
                 "code": "SSB030",
-                "cause": f"{quoted_name(service)} has no contract, so it accepts no conversations; this one ends with error -8408",
+                "cause": f"{quoted_name(service)} has no contract, so it accepts no conversations; this conversation ends with error -8408",
                 "remedy": restore_spaces(
                     f"Add a contract to the service in {forward.end.instance}: USE {bracketed(str(forward.end.database))}; ALTER SERVICE "
                     f"{bracketed(service)} (ADD CONTRACT [DEFAULT]); with the contract that the sender names in BEGIN DIALOG."
@@ -291,7 +291,7 @@ class _Explainer:
             return {
                 "code": "SSB018",
                 "cause": f"the conversation is for {quoted_name(service)}, but {similar}",
-                "remedy": f"Start it again with the exact name of the service: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(nearest))};",
+                "remedy": f"Start the conversation again with the exact name of the service: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(nearest))};",
             }
         if forward.end.outcome == "ELSEWHERE":
             return {"code": None, "cause": None, "remedy": forward.advice}
@@ -381,7 +381,7 @@ def _with_status(explanation: _Explanation, status: str | None) -> dict[str, Any
     if said.is_routing:
         return result | {
             "cause": f"the routes are correct now; the status is from an earlier attempt: {said.cause}",
-            "remedy": "Wait until it is tried again, at most about a minute; the status changes then.",
+            "remedy": "Wait for the next attempt, at most about a minute; the status then changes.",
         }
     return result | {"cause": f"the routes are correct; the status says that {said.cause}", "remedy": said.remedy}
 

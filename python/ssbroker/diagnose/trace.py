@@ -52,7 +52,7 @@ def _lines(trace: Trace) -> Iterator[str]:
         yield NOT_TRACED
 
 
-NOT_TRACED: Final = "Not checked: whether the target permits SEND, and the certificates of a dialog with encryption. Catalogs do not contain them."
+NOT_TRACED: Final = "Not checked, because catalogs lack the information: whether the target permits SEND, and the certificates of a dialog with encryption."
 """The last line of the text of a trace whose message is delivered in another instance."""
 
 
