@@ -21,7 +21,7 @@ def reject_existing_columns(names: Collection[str], added: Collection[str], *, n
     for column in added:
         if column in names:
             raise SchemaError(
-                f"{name}: the column {column!r} exists already, and the decisions add one with this name; rename or drop the existing one",
+                f"{name}: routing adds the column {column!r}; rename or drop yours",
                 column=column,
             )
 

@@ -512,7 +512,7 @@ def test_fifty_instances_with_a_thousand_routes(page: Page, folder: Path) -> Non
     many = fleet(**worlds)
     show(page, folder, html_report(many, findings=lint(Fleet({})), at=NOW))
     assert set(labels(page, "nodes")) == set(names)
-    assert "too much to draw" in page.evaluate("document.getElementById('note').textContent")
+    assert "too large to draw" in page.evaluate("document.getElementById('note').textContent")
     click_node(page, "SITE07")
     page.click_on("#details button")
     shown = labels(page, "nodes")

@@ -76,7 +76,7 @@ options.check_stream(None, name="ssbroker.spark.{name}", observe=None)
 """
     assert last_line(source) == (
         f"ssbroker.spark.compat.MissingSparkError: ssbroker.spark.{name} needs PySpark 4.0 or newer, and 3.5.1 is installed: pip install 'pyspark>=4.0'; "
-        f"use {instead} in foreachBatch, which does not keep what is incomplete at the end of a micro-batch"
+        f"use {instead} in foreachBatch, which does not keep incomplete messages for the next micro-batch"
     )
 
 

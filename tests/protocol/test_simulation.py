@@ -117,8 +117,8 @@ def test_a_run_with_a_journal_resumes(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("kept", "message"),
     [
-        ("nonsense\n", "expected a journal of {"),
-        ("a letter without an end of line", "expected a journal of {"),
+        ("nonsense\n", "is not a journal of this run: its first line is 'nonsense', expected '{"),
+        ("a letter without an end of line", "its first line is 'a letter without an end of line', expected '{"),
         (None, "line 2: expected the result of a seed, got {"),
     ],
 )

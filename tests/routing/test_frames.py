@@ -174,7 +174,7 @@ def test_duplicate_columns_of_pandas_are_an_error() -> None:
 def test_an_existing_column_of_decisions_is_an_error() -> None:
     with pytest.raises(
         ssbroker.SchemaError,
-        match=r"^conversations: the column 'outcome' exists already, and the decisions add one with this name",
+        match=r"^conversations: routing adds the column 'outcome'; rename or drop yours",
     ):
         ROUTER.with_decisions(ROUTER.with_decisions(ROWS, now=NOW), now=NOW)
 

@@ -190,7 +190,7 @@ def test_catalogs_of_file_jobs_may_be_paths(spark: SparkSession, tmp_path: Path)
 
 
 def test_duplicate_columns_are_refused(spark: SparkSession) -> None:
-    with pytest.raises(SchemaError, match=r"to_service_name: expected one column of this name, got 2"):
+    with pytest.raises(SchemaError, match=r"to_service_name: expected one column with this name, got 2"):
         ssbroker.spark.route(spark.sql("select '//a' to_service_name, '//b' to_service_name"), ONE_DATABASE)
 
 

@@ -115,7 +115,7 @@ def test_wrong_calls(spark: SparkSession) -> None:
     given = spark.createDataFrame(
         [(bytearray(16), "//s", 1)], "conversation_id binary, to_service_name string, Value int"
     )
-    with pytest.raises(ssbroker.SchemaError, match=r'^Value: errors="reject" adds a column of this name'):
+    with pytest.raises(ssbroker.SchemaError, match=r'^Value: errors="reject" adds a column with this name'):
         ssbroker.spark.route(given, one_route(), errors="reject")
     assert ssbroker.spark.route(given, one_route()).count() == 1
     with pytest.raises(ssbroker.OptionError, match=r"^errors: expected one of raise, reject, got 'ignore'"):

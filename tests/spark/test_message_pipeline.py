@@ -123,7 +123,7 @@ def test_now_is_the_time_of_the_call(spark: SparkSession, monkeypatch: pytest.Mo
         ({"to_service_name": "'//s'", "database": "date'2026-11-21'"}, "database: expected string, got date"),
         (
             {"to_service_name": "'//s'", "Outcome": "1"},
-            "Outcome: routing adds a column of this name",
+            "Outcome: routing adds a column with this name; rename or drop yours",
         ),
         ({"to_service_name": "'//s'", "fragment_count": "'1'"}, "fragment_count"),
     ],
@@ -135,7 +135,7 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: dict[str,
 
 def test_duplicate_conversation_columns_are_refused(spark: SparkSession) -> None:
     given = simple(spark, to_service_name="'//s'").selectExpr("*", "'//t' as to_service_name")
-    with pytest.raises(SchemaError, match="to_service_name: expected one column of this name, got 2"):
+    with pytest.raises(SchemaError, match="to_service_name: expected one column with this name, got 2"):
         ssbroker.spark.pipeline(given, one_route())
 
 

@@ -160,7 +160,7 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, expe
 
 def test_duplicate_columns_are_refused(spark: SparkSession) -> None:
     given = spark.createDataFrame([ROW], FRAGMENTS)
-    with pytest.raises(SchemaError, match=r"fragment_count: expected one column of this name, got 2"):
+    with pytest.raises(SchemaError, match=r"fragment_count: expected one column with this name, got 2"):
         ssbroker.spark.reassemble(given.select("*", "fragment_count"))
 
 
@@ -168,7 +168,7 @@ def test_duplicate_columns_are_refused(spark: SparkSession) -> None:
     ("keys", "error", "expected_words"),
     [
         ("nowhere", SchemaError, "nowhere"),
-        ("message_body", SchemaError, "session_keys: 'message_body' is a column of the fragment itself"),
+        ("message_body", SchemaError, "session_keys: 'message_body' is one of the columns of a fragment"),
         ({A: b"short"}, OptionError, "5 bytes"),
         ({"no-guid": KEY}, OptionError, "no-guid"),
         (7, OptionError, "session_keys"),

@@ -573,7 +573,7 @@ def check_not_loaded(instance: str, loaded: Container[str], path: Path) -> None:
     """Raises DuplicateError if an instance of the same name has already been loaded."""
     if instance in loaded:
         raise DuplicateError(
-            f"{path}: another file or folder describes the instance {instance!r} too; rename one of them",
+            f"{path}: another file or folder describes the instance {instance!r} too; rename one of the two",
             value=instance,
         )
 

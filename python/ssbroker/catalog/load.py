@@ -180,13 +180,13 @@ def _load_folder(folder: Path, now: datetime, options: ddl.ScriptOptions) -> dic
         name = entry.stem.lower()
         if name in files:
             raise InputError(
-                f"{folder}: both {files[name].name} and {entry.name} contain {name}; expected only one of them"
+                f"{folder}: both {files[name].name} and {entry.name} contain {name}; expected only one of these files"
             )
         files[name] = entry
     if scripts and files:
         first = next(iter(files.values()))
         raise InputError(
-            f"{folder}: contains both scripts ({scripts[0].name}) and tables ({first.name}); load one of them by its path"
+            f"{folder}: contains both scripts ({scripts[0].name}) and tables ({first.name}); load the scripts or the tables by their path"
         )
     if scripts:
         return _from_scripts(scripts, folder, now, replace(options, any_order=len(scripts) > 1))

@@ -94,5 +94,5 @@ def _reject_other_files(path: Path, own: set[str]) -> None:
     others = sorted(entry.name for entry in path.iterdir() if entry.name not in own)
     if others:
         raise OutputError(
-            f"{path}: contains {others[0]!r}, which would be deleted; expected a new folder, or one that a catalog was saved to"
+            f"{path}: contains {others[0]!r}, which would be deleted; expected a new folder, or a folder to which a catalog was saved"
         )

@@ -52,7 +52,7 @@ def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
                 "SSB012",
                 Subject("broker id", str(uuid.UUID(bytes=broker))),
                 f"is shared by databases in {len(by_instance)} instances: {', '.join(sorted(by_instance))}{half}",
-                f"{pair}If one of them is a copy, disable its broker, or give the copy a new broker id when no other instance depends on its "
+                f"{pair}If one of the databases is a copy, disable its broker, or give the copy a new broker id when no other instance depends on its "
                 f"conversations.{'' if half else same}",
                 related=[f"{instance}/{database.name}" for instance, database in found],
                 severity="error" if enabled > 1 else "warning",
@@ -86,7 +86,7 @@ def _twice_in_instance(instance: str, broker: bytes, databases: list[FleetDataba
         "SSB013",
         Subject("broker id", str(uuid.UUID(bytes=broker))),
         f"is shared by {_names(databases)}",
-        "If one of them is a copy, give the copy a new broker id before its broker is enabled; with this id it cannot be enabled (error 9772).",
+        "If one of the databases is a copy, give the copy a new broker id before its broker is enabled; with this id it cannot be enabled (error 9772).",
         instance=instance,
         database=copy,
         related=[f"{instance}/{database.name}" for database in databases],

@@ -213,7 +213,7 @@ class Fleet(Mapping[str, Catalog]):
             name = entry.name if entry in folders else entry.stem
             if name in paths:
                 raise DuplicateError(
-                    f"{folder}: {paths[name].name} and {entry.name} both describe the instance {name!r}; rename one of them"
+                    f"{folder}: {paths[name].name} and {entry.name} both describe the instance {name!r}; rename one of the two"
                 )
             paths[name] = entry
         if not paths:

@@ -171,7 +171,7 @@ class RowOpener:
         if row.security == Protection.SIGNED and self._integrity == "compat":
             return row.body if row.has_valid_digest else self._corrupted(row, BAD_SIGNATURE, "the header is damaged")
         if row.security != Protection.SEALED:
-            return self._corrupted(row, _NOT_SEALED, "the conversation is secured and the fragment is not sealed")
+            return self._corrupted(row, _NOT_SEALED, "the conversation is secured, but the fragment is not sealed")
         header = row.header
         if not cipher.verify_header(row.signature_input(header), row.header_signature):
             return self._corrupted(row, BAD_SIGNATURE, "the header is damaged or forged")

@@ -71,7 +71,7 @@ class DialogCertificate:
         from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415 - imported only where it is needed
 
         with raise_input_error(
-            "expected a certificate whose key is RSA, as dialog security needs it; it cannot be read"
+            "expected a certificate with an RSA key, which dialog security requires; the certificate cannot be read"
         ):
             public = found.public_key()
         if not isinstance(public, rsa.RSAPublicKey):
@@ -80,10 +80,12 @@ class DialogCertificate:
             )
         if public.key_size < RSA_BITS_MIN or public.key_size % _RSA_BITS_STEP:
             raise InputError(
-                f"expected a key of at least {RSA_BITS_MIN} bits, a multiple of {_RSA_BITS_STEP}; it has {public.key_size}"
+                f"expected a key of at least {RSA_BITS_MIN} bits, a multiple of {_RSA_BITS_STEP}; got {public.key_size} bits"
             )
         if len(self.der) > CERTIFICATE_BYTES_MAX:
-            raise InputError(f"expected a certificate of at most {CERTIFICATE_BYTES_MAX} bytes; it has {len(self.der)}")
+            raise InputError(
+                f"expected a certificate of at most {CERTIFICATE_BYTES_MAX} bytes, got {len(self.der)} bytes"
+            )
         self._public: rsa.RSAPublicKey = public
         with raise_input_error("expected a certificate whose key can encrypt; encryption failed"):
             self.wrap(b"")
@@ -106,7 +108,7 @@ class DialogCertificate:
 
         private = read_key(key)
         if not isinstance(private, rsa.RSAPrivateKey) or private.public_key() != self._public:
-            raise InputError("expected the private key of the certificate, got the key of another one")
+            raise InputError("expected the private key of the certificate, got the key of another certificate")
         return private
 
     @property

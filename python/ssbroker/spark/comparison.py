@@ -125,7 +125,7 @@ def compare(
         taken = [name for name in rows.columns if (name if exact else name.lower()) in added]
         if taken:
             raise SchemaError(
-                f"{taken[0]}: the comparison adds a column of this name; rename or drop the existing one",
+                f"{taken[0]}: the comparison adds a column with this name; rename or drop yours",
                 column=taken[0],
             )
         routed = route(rows, catalog, now=now, tie_break=tie_break, pending_request=pending_request)

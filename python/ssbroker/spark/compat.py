@@ -44,7 +44,7 @@ def check_stream_support(name: str, *, instead: str) -> None:
 
     `name` is the function that was called, and `instead` names the functions that do the same for a batch.
     """
-    otherwise = f"; use {instead} in foreachBatch, which does not keep what is incomplete at the end of a micro-batch"
+    otherwise = f"; use {instead} in foreachBatch, which does not keep incomplete messages for the next micro-batch"
     check_spark_version("streams", name=name, otherwise=otherwise)
     try:
         importlib.import_module("pyspark.sql.streaming.proto.StateMessage_pb2")

@@ -93,7 +93,7 @@ def choose_engine(
         return _arrow_because(_READS_NAMES)
     if _method_bytes(conversations, types, join_table) > _COMPILED_MAX:
         return _arrow_because(
-            "the code that Spark generates for this catalog and these columns is longer than the JVM compiles"
+            "the code that Spark generates for this catalog and these columns is longer than the JVM can compile"
         )
     return RouteEngine(name="native", reason="a broadcast join with the decisions for each service name"), join_table
 

@@ -127,7 +127,7 @@ def read_fragment_columns(fragments: DataFrame, session_keys: Any) -> FragmentCo
     keys = {session_keys: session_keys} if isinstance(session_keys, str) and session_keys in own else {}
     if keys.keys() & read_here.keys():
         raise SchemaError(
-            f"session_keys: {session_keys!r} is a column of the fragment itself; name an extra column that holds the keys",
+            f"session_keys: {session_keys!r} is one of the columns of a fragment; specify an additional column that contains the keys",
             column=session_keys,
         )
     check_unique([*read_here.values(), *keys], columns)

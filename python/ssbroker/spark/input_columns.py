@@ -56,7 +56,7 @@ def check_unique(wanted: Sequence[str], names: Sequence[str]) -> None:
     """Raises `SchemaError` if a column that is read occurs twice."""
     for name in wanted:
         if names.count(name) > 1:
-            raise SchemaError(f"{name}: expected one column of this name, got {names.count(name)}", column=name)
+            raise SchemaError(f"{name}: expected one column with this name, got {names.count(name)}", column=name)
 
 
 def check_unambiguous(read: Sequence[str], given: DataFrame) -> None:
@@ -69,7 +69,7 @@ def check_unambiguous(read: Sequence[str], given: DataFrame) -> None:
             raise SchemaError(
                 f"{name}: column {other!r} has the same name in this session, which ignores case; rename or drop it",
                 column=name,
-                expected="one column of this name",
+                expected="one column with this name",
                 actual=other,
             )
 
@@ -93,9 +93,9 @@ def _check_no_name(names: Sequence[str], added: Sequence[str], *, exact: bool) -
     for name in names:
         if (name if exact else name.lower()) in added:
             raise SchemaError(
-                f"{name}: routing adds a column of this name; rename or drop the existing one",
+                f"{name}: routing adds a column with this name; rename or drop yours",
                 column=name,
-                expected="no column of this name",
+                expected="no column with this name",
             )
 
 

@@ -96,7 +96,12 @@ def decision_structs(
     """
     unknown = [name for name in keyword if name not in EXPECTED_TYPES]
     if unknown or len(positional) > len(CONVERSATIONS.names):
-        got = f"an argument {unknown[0]!r}" if unknown else f"{len(positional)} arguments"
+        names = ", ".join(map(repr, unknown))
+        got = (
+            f"{'an argument' if len(unknown) == 1 else 'arguments'} {names}"
+            if unknown
+            else f"{len(positional)} arguments"
+        )
         raise OptionError(f"route_udf: expected {', '.join(CONVERSATIONS.names)}, in this order or by name; got {got}")
     by_name = {**dict(zip(CONVERSATIONS.names, positional, strict=False)), **keyword}
     decided = _route_batch(task, pa.RecordBatch.from_arrays(list(by_name.values()), names=list(by_name)), first_row=0)

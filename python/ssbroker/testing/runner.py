@@ -109,7 +109,11 @@ class RunJournal:
         *lines, rest = text.split("\n")
         is_ours = lines[0] == head if lines else head.startswith(rest)
         if not is_ours:
-            raise MalformedDataError(f"{path}: expected a journal of {head}, got one of {text[:200]}")
+            first_line = text.partition("\n")[0]
+            raise MalformedDataError(
+                f"{path}: is not a journal of this run: its first line is {first_line!r:.200}, expected {head!r}; "
+                "use another file, or run with the version and parameters in its first line"
+            )
         for number, line in enumerate(lines[1:], start=2):
             self._count(_parse_result(path, number, line))
         with path.open("a", encoding="utf-8") as file:

@@ -83,7 +83,7 @@ def test_route_with_a_stale_broker_id_delivers_nothing_until_it_is_corrected(ins
     order(sales, b"two chairs")
     dropped.wait_for(bool)
     assert (
-        f'service_not_found: the service "{STOCK}": no enabled database that has it has the broker id {uuid.UUID(int=7)}, '
+        f'service_not_found: the service "{STOCK}": no enabled database with the service has the broker id {uuid.UUID(int=7)}, '
         "which the message or its route names; received from "
     ) in dropped.events[0].text  # type: ignore[attr-defined]
     near.instance.execute(f"USE Sales; ALTER ROUTE [to {STOCK}] WITH BROKER_INSTANCE = '{stock.service_broker_guid}'")

@@ -13,7 +13,7 @@ from tests.broker.network.secured_pair import begin, secured
 from tests.broker.network.shop_and_bank import ShopAndBank
 from tests.broker.sample_databases import SHOP, received, statuses, waiting
 
-DAMAGED = "service_master.key: expected a key of 32 bytes; it has 2; restore the file from a backup"
+DAMAGED = "service_master.key: expected a key of 32 bytes, got 2 bytes; restore the file from a backup"
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_duplicate_columns_are_refused(conversations: Path, tmp_path: Path, cata
     table = pq.read_table(conversations)
     pq.write_table(table.append_column("to_service_name", pa.array(["//b"])), conversations)
     session: SparkSession = None  # type: ignore[assignment] # not used: the columns are checked first
-    with pytest.raises(SchemaError, match="to_service_name: expected one column of this name, got 2"):
+    with pytest.raises(SchemaError, match="to_service_name: expected one column with this name, got 2"):
         ssbroker.spark.route_files(session, conversations, tmp_path / "routed", catalog)
 
 

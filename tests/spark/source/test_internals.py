@@ -53,7 +53,7 @@ def read_all(scan: Scan) -> list[dict[str, Any]]:
         ({"path": "s3://bucket/shop", "queue": "q"}, "path: 's3://bucket/shop' is a URI"),
         ({"path": "x", "view": "sys.routes", "queue": "q"}, "such as dbo.Orders, got both"),
         ({"path": "x", "view": "sys.rotes"}, "unknown view 'sys.rotes'; expected one of sys.certificates"),
-        ({"path": "x", "queue": "sys.routes"}, "'sys.routes' is a view; use option view"),
+        ({"path": "x", "queue": "sys.routes"}, "'sys.routes' is a view; use the option view"),
         ({"path": "x", "queue": "q", "colums": "a"}, "unknown option colums; expected one of path, view"),
         ({"path": "x", "queue": "q", "pushdown": "1"}, "pushdown: expected true or false, got '1'"),
         ({"path": "x", "queue": "q", "starting": "now"}, "starting: expected earliest or latest"),

@@ -67,7 +67,7 @@ def test_filters_are_pushed_down_if_enabled(spark: SparkSession, folder: Path, c
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"queue": "No"}, "no database has a queue 'No'"),
+        ({"queue": "No"}, "no database has the queue 'No'"),
         ({"view": "sys.routes", "queu": "Orders"}, "unknown option queu"),
         ({"queue": "Orders", "path": "/nowhere"}, "/nowhere: is not the folder of an instance"),
     ],

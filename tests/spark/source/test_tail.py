@@ -50,7 +50,7 @@ def test_a_restored_database_is_reported(folder: Path) -> None:
     end = tail.latest(tail.initial(), None)
     shutil.rmtree(folder)
     copy.rename(folder)
-    message = "has read up to queuing_order 3, but the last one in Sales is 1; .* with a new checkpoint"
+    message = "has read up to queuing_order 3, but the last queuing_order in Sales is 1; .* with a new checkpoint"
     with pytest.raises(InputError, match=message):
         tail_of(folder).latest(end, None)
     with pytest.raises(InputError, match=message):

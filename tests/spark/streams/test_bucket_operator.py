@@ -116,7 +116,7 @@ def test_parts_are_joined_in_any_order() -> None:
     one, other = bucket_state.text_from_bytes(b"a state"), bucket_state.text_from_bytes(b"another")
     rows = [(1, 1, one[3:], 2), (2, 0, other, 1), (1, 0, one[:3], 2)]
     assert list(bucket_state.join_state_parts(rows)) == [(2, b"another"), (1, b"a state")]
-    with pytest.raises(MalformedDataError, match="state: parts of bucket 1 are missing"):
+    with pytest.raises(MalformedDataError, match="parts of these buckets are missing: 1"):
         list(bucket_state.join_state_parts(rows[:2]))
 
 

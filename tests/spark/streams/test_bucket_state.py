@@ -65,9 +65,12 @@ def test_altered_and_truncated_states_are_refused() -> None:
     for _ in range(300):
         place = random.randrange(len(state))
         altered = state[:place] + bytes([state[place] ^ 1 << random.randrange(8)]) + state[place + 1 :]
-        with pytest.raises(MalformedDataError, match=r"invalid state of an ssbroker stream|reassembler checkpoint"):
+        with pytest.raises(
+            MalformedDataError,
+            match=r"state of an ssbroker stream in this checkpoint is invalid|reassembler checkpoint",
+        ):
             read(altered)
-        with pytest.raises(MalformedDataError, match="invalid state of an ssbroker stream"):
+        with pytest.raises(MalformedDataError, match="state of an ssbroker stream in this checkpoint is invalid"):
             state_from_bytes(state[:place])
     with pytest.raises(MalformedDataError, match="truncated or altered"):
         state_from_bytes(state + b"\0")
@@ -87,14 +90,14 @@ def test_a_reassembler_checkpoint_of_another_state_is_refused() -> None:
 
 @pytest.mark.parametrize("state", [b"", b"\0" * 200, MAGIC, MAGIC + b"\1\0"])
 def test_other_bytes_are_refused(state: bytes) -> None:
-    with pytest.raises(MalformedDataError, match="wrong header, or truncated"):
+    with pytest.raises(MalformedDataError, match="wrong header; it was truncated, or is not such a state"):
         state_from_bytes(state)
 
 
 def test_another_version_is_reported() -> None:
     state = full_state()
     other = resealed(MAGIC + struct.pack("<H", VERSION + 1) + state[len(MAGIC) + 2 :])
-    with pytest.raises(MalformedDataError, match="its format is 2, this version reads 1"):
+    with pytest.raises(MalformedDataError, match="has the format 2, and this version of ssbroker reads only 1"):
         state_from_bytes(other)
 
 
@@ -156,7 +159,7 @@ def test_bytes_round_trip_as_text(size: int) -> None:
 
 
 def test_text_that_is_not_ascii_is_refused() -> None:
-    with pytest.raises(MalformedDataError, match="invalid state of an ssbroker stream"):
+    with pytest.raises(MalformedDataError, match="state of an ssbroker stream in this checkpoint is invalid"):
         bucket_state.bytes_from_text("\u00e9")
 
 

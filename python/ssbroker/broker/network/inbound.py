@@ -175,7 +175,7 @@ class InboundRouter:
             )
             error, why = _DROP_EXPLANATIONS[reason]
             if reason == "service_not_found" and (broker := unrouted["to_broker_instance"][number].as_py()) is not None:
-                why = f"no enabled database that has it has the broker id {uuid.UUID(bytes=broker)}, which the message or its route names"
+                why = f"no enabled database with the service has the broker id {uuid.UUID(bytes=broker)}, which the message or its route names"
             service = restore_spaces(quoted(unrouted["to_service_name"][number].as_py()))
             self.report(
                 unrouted,

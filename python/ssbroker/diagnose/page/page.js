@@ -205,8 +205,8 @@ function drawingOf(rows) {
   if (whole.nodes.size <= NODES_MAX) return [whole, ""];
   const isFleet = new Set(rows.map((row) => row.instance)).size > 1;
   const drawing = isFleet ? overview(rows) : null;
-  if (drawing && drawing.nodes.size <= NODES_MAX) return [drawing, "There is too much to draw at once: this shows instances and addresses. Choose an instance, search or filter to see databases, services and routes."];
-  return [byOutcome(rows), "There is too much to draw at once: this shows how many services have each outcome. Search or filter to see databases, services and routes."];
+  if (drawing && drawing.nodes.size <= NODES_MAX) return [drawing, "The graph is too large to draw whole, so it shows only instances and addresses. Choose an instance, search or filter to see databases, services and routes."];
+  return [byOutcome(rows), "The graph is too large to draw whole, so it shows only how many services have each outcome. Search or filter to see databases, services and routes."];
 }
 
 const ROW_HEIGHT = 38;

@@ -194,7 +194,7 @@ def list_files(source: Source) -> list[Path]:
     paths = list(source) if isinstance(source, Iterable) and not isinstance(source, str | os.PathLike) else [source]
     found = [file for path in paths for file in _find_files(local_path(path, name="source"), given=Path(path))]
     if not found:
-        raise InputError("source: expected at least one file, got none")
+        raise InputError("source: expected at least one path, got an empty list")
     refuse_delta_and_iceberg(found)
     return found
 

@@ -112,7 +112,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         known = ", ".join(sorted({*DATABASE_VIEWS, *INSTANCE_VIEWS}))
         raise InputError(f"view: unknown view {view!r}; expected one of {known}", value=view)
     if queue is not None and queue.lower().startswith("sys."):
-        raise OptionError(f"queue: {queue!r} is a view; use option view")
+        raise OptionError(f"queue: {queue!r} is a view; use the option view")
     columns, starting = given.get("columns"), given.get("starting", "earliest")
     if starting not in {"earliest", "latest"}:
         raise OptionError(f"starting: expected earliest or latest, got {starting!r}")
@@ -184,7 +184,7 @@ def _normalized(options: Mapping[str, str], known: str) -> dict[str, str]:
 
 def _required(given: Mapping[str, str], name: str, what: str) -> str:
     if name not in given:
-        raise OptionError(f"option {name} is required: {what}")
+        raise OptionError(f"the option {name} is required: {what}")
     return given[name]
 
 

@@ -251,7 +251,9 @@ class Scan:
                 key = queue_key(options.name)
                 chosen = [database for database in chosen if key in database_context(database).objects().queues]
                 if not chosen:
-                    raise InputError(f"{options.folder}: no database has a queue {options.name!r}", value=options.name)
+                    raise InputError(
+                        f"{options.folder}: no database has the queue {options.name!r}", value=options.name
+                    )
         allowed = self.pushed.databases
         return [database for database in chosen if allowed is None or database.name in allowed]
 
@@ -288,7 +290,7 @@ class Tail:
                 f"{name}: a view cannot be read as a stream; read it as a batch, or read a queue", value=name
             )
         if scan.options.database is None:
-            raise OptionError("option database is required: a stream reads the queue of one database")
+            raise OptionError("the option database is required: a stream reads the queue of one database")
         self._scan: Final = scan
         self._folder: Final = scan.options.folder
         self._name: Final = scan.options.name
@@ -367,7 +369,7 @@ class Tail:
         """Raises `InputError` if the database's last number is lower than the stream has read: new messages could not be told from old ones."""
         if last < seen:
             raise InputError(
-                f"{self._folder}: the stream has read up to queuing_order {seen}, but the last one in {self._database} is {last}; "
+                f"{self._folder}: the stream has read up to queuing_order {seen}, but the last queuing_order in {self._database} is {last}; "
                 "the database was replaced or restored from an older copy: start the stream with a new checkpoint",
                 value=str(last),
             )

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker._arrow import from_ipc, to_ipc
+from ssbroker._text import shortened_list
 from ssbroker.exceptions import MalformedDataError, OptionError
 from ssbroker.spark.arrow_columns import ArrowColumn, pc
 
@@ -22,6 +23,7 @@ _VERSION: Final = struct.Struct("<H")
 _LENGTH: Final = struct.Struct("<Q")
 _DIGEST_BYTES: Final = 16
 _SECTIONS: Final = 5
+_BUCKETS_MAX: Final = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,23 +96,24 @@ def state_from_bytes(data: bytes) -> BucketState:
     """
     start = len(MAGIC) + _VERSION.size
     if data[: len(MAGIC)] != MAGIC or len(data) < start + _DIGEST_BYTES:
-        raise _malformed("wrong header, or truncated")
+        raise _malformed("wrong header; it was truncated, or is not such a state")
     (version,) = _VERSION.unpack_from(data, len(MAGIC))
     if version != VERSION:
-        raise _malformed(
-            f"written by another version of ssbroker: its format is {version}, this version reads {VERSION}"
+        raise MalformedDataError(
+            f"the state of an ssbroker stream in this checkpoint has the format {version}, and this version of ssbroker reads only {VERSION}; "
+            "use the version that wrote the checkpoint, or start the query with a new one"
         )
     end = len(data) - _DIGEST_BYTES
     try:
         sections = _sections(memoryview(data)[start:end])
     except (ValueError, struct.error) as error:
-        raise _malformed(f"truncated or altered: {error}") from error
+        raise _malformed(f"{error}; it was truncated or altered") from error
     if _digest(sections) != data[end:]:
-        raise _malformed("digest mismatch: truncated or altered")
+        raise _malformed("digest mismatch; it was truncated or altered")
     try:
         return _from_sections(*sections)
     except (ValueError, KeyError, TypeError, OSError, OverflowError, struct.error, pa.ArrowException) as error:
-        raise _malformed(f"inconsistent: {error}") from error
+        raise _malformed(f"inconsistent contents: {error}") from error
 
 
 def _sections(rest: memoryview) -> list[memoryview]:
@@ -158,7 +161,9 @@ def _digest(sections: Sequence[bytes | memoryview]) -> bytes:
 
 
 def _malformed(why: str) -> MalformedDataError:
-    return MalformedDataError(f"state: invalid state of an ssbroker stream: {why}")
+    return MalformedDataError(
+        f"the state of an ssbroker stream in this checkpoint is invalid ({why}); restore the checkpoint, or start the query with a new one"
+    )
 
 
 _BITS: Final = 7
@@ -272,4 +277,5 @@ def join_state_parts(rows: Iterable[tuple[int, int, str, int]]) -> Iterator[tupl
             yield bucket, bytes_from_text("".join(parts[place] for place in range(count)))
             del found[bucket]
     if found:
-        raise MalformedDataError(f"state: parts of bucket {min(found)} are missing")
+        buckets = ", ".join(shortened_list(map(str, sorted(found)), _BUCKETS_MAX))
+        raise _malformed(f"parts of these buckets are missing: {buckets}")
