@@ -67,7 +67,7 @@ def test_altered_and_truncated_states_are_refused() -> None:
         altered = state[:place] + bytes([state[place] ^ 1 << random.randrange(8)]) + state[place + 1 :]
         with pytest.raises(
             MalformedDataError,
-            match=r"state of an ssbroker stream in this checkpoint is invalid|reassembler checkpoint",
+            match=r"stream in this checkpoint (is invalid|has the format \d+, and this version of ssbroker reads only 1)|reassembler checkpoint",
         ):
             read(altered)
         with pytest.raises(MalformedDataError, match="state of an ssbroker stream in this checkpoint is invalid"):
