@@ -9,15 +9,18 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ssbroker import _files
 from ssbroker._arrow import table_without_views
+from ssbroker._text import shortened_list
 from ssbroker.catalog.load import INSTANCE_FILE
 from ssbroker.exceptions import OutputError
+
+_OTHERS_MAX: Final = 10
 
 
 def save_text(path: Path, text: str) -> None:
@@ -93,6 +96,7 @@ def _reject_other_files(path: Path, own: set[str]) -> None:
         raise OutputError(f"{path}: is a file; expected a folder, or a name that ends in .sql")
     others = sorted(entry.name for entry in path.iterdir() if entry.name not in own)
     if others:
+        names = ", ".join(shortened_list(map(repr, others), _OTHERS_MAX))
         raise OutputError(
-            f"{path}: contains {others[0]!r}, which would be deleted; expected a new folder, or a folder to which a catalog was saved"
+            f"{path}: contains {names}, which would be deleted; expected a new folder, or a folder to which a catalog was saved"
         )

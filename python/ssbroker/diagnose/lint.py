@@ -102,7 +102,11 @@ def lint(
         {*string_list([*ignore] if isinstance(ignore, AbstractSet) else ignore, name="ignore")} - CODES.keys()
     )
     if unknown:
-        raise OptionError(f"ignore: {unknown[0]!r} is not a finding code; expected one of {', '.join(CODES)}")
+        names, verb = (
+            ", ".join(map(repr, unknown)),
+            "is not a finding code" if len(unknown) == 1 else "are not finding codes",
+        )
+        raise OptionError(f"ignore: {names} {verb}; expected one of {', '.join(CODES)}")
     now = utc_datetime(at, name="at")
     try:
         until = now + expires_within

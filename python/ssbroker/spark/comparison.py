@@ -124,10 +124,9 @@ def compare(
         added = {f"{which}_{name}" for name in DECISIONS.names}
         taken = [name for name in rows.columns if (name if exact else name.lower()) in added]
         if taken:
-            raise SchemaError(
-                f"{taken[0]}: the comparison adds a column with this name; rename or drop yours",
-                column=taken[0],
-            )
+            names = ", ".join(taken)
+            which_names = "a column with this name" if len(taken) == 1 else "columns with these names"
+            raise SchemaError(f"{names}: the comparison adds {which_names}; rename or drop yours", column=taken[0])
         routed = route(rows, catalog, now=now, tie_break=tie_break, pending_request=pending_request)
         rows = routed.withColumnsRenamed({name: f"{which}_{name}" for name in DECISIONS.names})
     return SparkComparison(rows=rows, before=before, after=after, moments=moments)
