@@ -395,7 +395,7 @@ def test_five_failures_disable_the_queue(instance: Instance, sales: Database) ->
     fail(sales)
     assert (is_on(instance), len(told)) == (False, 1)
     with (
-        pytest.raises(BrokerError, match=r"9617.*Poison message handling disabled it.*: ZeroDivisionError"),
+        pytest.raises(BrokerError, match=r"9617.*Poison message handling disabled the queue.*: ZeroDivisionError"),
         take(sales),
     ):
         pass
@@ -422,7 +422,7 @@ def test_a_job_that_fails_for_good_disables_the_queue(
                 use()
     assert (is_on(instance), len(told)) == (False, 1)
     assert queued(instance) == [b"poison"]
-    with pytest.raises(BrokerError, match=r"9617.*, with a message of conversation .*: no such planet$"), take(sales):
+    with pytest.raises(BrokerError, match=r"9617.*, with a message of the conversation .*: no such planet$"), take(sales):
         pass
     sales.alter_queue(QUEUE, status=True)
     with take(sales) as job:

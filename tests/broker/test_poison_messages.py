@@ -108,7 +108,7 @@ def test_the_queue_says_why_it_was_turned_off(instance: Instance, stock: Databas
     assert isinstance(event, QueueDisabled)
     assert (event.conversation_handle, event.error) == (uuid.UUID(bytes=handle), "KeyError: 'price'")
     reason = (
-        "Poison message handling disabled it at 2026-11-21 00:00:00 UTC. The last failure, with a message of conversation "
+        "Poison message handling disabled the queue at 2026-11-21 00:00:00 UTC. The last failure, with a message of the conversation "
         f"{event.conversation_handle}: KeyError: 'price'"
     )
     with pytest.raises(BrokerError, match="9617") as refused:

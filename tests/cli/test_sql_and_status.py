@@ -346,9 +346,9 @@ def test_status_says_why_a_queue_is_off(run: Run, folder: Path) -> None:
     (line,) = (
         line
         for line in shown.splitlines()
-        if line.startswith("queue dbo.Jobs, in Sales: Poison message handling disabled it at ")
+        if line.startswith("queue dbo.Jobs, in Sales: Poison message handling disabled the queue at ")
     )
-    assert " UTC. The last failure, with a message of conversation " in line
+    assert " UTC. The last failure, with a message of the conversation " in line
     assert ": ZeroDivisionError" in line
     script = folder.parent / "on.sql"
     script.write_text(line.partition("To enable it again: ")[2])

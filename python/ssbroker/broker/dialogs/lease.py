@@ -182,7 +182,7 @@ def _stored_lease(work: Work, lease: Lease) -> Lease:
 
 
 def _lease_lost_error(lease: Lease, *, now: int) -> LeaseLostError:
-    lost = f"the lease of conversation group {uuid.UUID(bytes=lease.conversation_group_id)} is lost:"
+    lost = f"the lease of the conversation group {uuid.UUID(bytes=lease.conversation_group_id)} is lost:"
     if lease.is_held(now):  # no other receiver could take the messages
         return LeaseLostError(
             f"{lost} the messages were removed, for example by WorkQueue.clear, or the conversation of the messages was ended or moved. "

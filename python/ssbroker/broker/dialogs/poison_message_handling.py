@@ -89,7 +89,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
         endpoint = conversation_endpoints.by_handle(work.connection, handle)
         if endpoint is None or endpoint.conversation_group_id not in groups:
             raise BrokerError(
-                f"conversation {uuid.UUID(bytes=handle)} was not moved away from the queue {queue.name!r}; "
+                f"the conversation {uuid.UUID(bytes=handle)} was not moved away from the queue {queue.name!r}; "
                 "sys.dm_broker_failures lists the conversations that were moved"
             )
         groups = [endpoint.conversation_group_id]
@@ -99,7 +99,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
         if lease is not None:
             if handle is not None:
                 raise BrokerError(
-                    f"conversation group {uuid.UUID(bytes=group)} is leased by process {lease.process_id}; wait until its job ends"
+                    f"the conversation group {uuid.UUID(bytes=group)} is leased by process {lease.process_id}; wait until its job ends"
                 )
             continue
         failures.forget_moved_group(work.connection, group)
@@ -118,8 +118,8 @@ def describe_failure(failure: Failure) -> str:
     """Returns why a queue was disabled."""
     at = EPOCH + timedelta(microseconds=failure.failed_at)
     handle = failure.conversation_handle
-    last = "" if handle is None else f", with a message of conversation {uuid.UUID(bytes=handle)}"
-    return f"Poison message handling disabled it at {at:%Y-%m-%d %H:%M:%S} UTC. The last failure{last}: {failure.error}"
+    last = "" if handle is None else f", with a message of the conversation {uuid.UUID(bytes=handle)}"
+    return f"Poison message handling disabled the queue at {at:%Y-%m-%d %H:%M:%S} UTC. The last failure{last}: {failure.error}"
 
 
 def _handle_poison_message(work: Work, queue_id: int, group: bytes | None, handle: bytes | None, error: str) -> bool:
