@@ -422,7 +422,10 @@ def test_a_job_that_fails_for_good_disables_the_queue(
                 use()
     assert (is_on(instance), len(told)) == (False, 1)
     assert queued(instance) == [b"poison"]
-    with pytest.raises(BrokerError, match=r"9617.*, with a message of the conversation .*: no such planet$"), take(sales):
+    with (
+        pytest.raises(BrokerError, match=r"9617.*, with a message of the conversation .*: no such planet$"),
+        take(sales),
+    ):
         pass
     sales.alter_queue(QUEUE, status=True)
     with take(sales) as job:

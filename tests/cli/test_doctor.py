@@ -121,7 +121,7 @@ def test_a_folder_whose_msdb_is_lost_is_reported(run: Run, shop: Path) -> None:
     assert result.status == 1
     assert result.out.splitlines()[-1] == (
         f"folder {shop}: contains databases of an instance (Sales.sqlite), but no msdb.sqlite; restore msdb.sqlite from a backup. "
-        "To start a new instance with these databases, move them away, create the instance, and attach copies of them"
+        "To start a new instance with these databases, move their files away, create the instance, and attach copies of the files"
     )
 
 

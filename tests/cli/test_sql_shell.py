@@ -135,8 +135,8 @@ def test_an_object_of_another_database_is_found(folder: Path) -> None:
             "CREATE SERVICE [//S] ON QUEUE Parts;",
         ):
             shown = " ".join(shell.send(statement))
-            assert shown.endswith("does not exist; it exists in 'Stock'"), shown
-        assert " ".join(shell.send("DROP SERVICE [//Parts];")).endswith("; it exists in 'Stock'")
+            assert shown.endswith("does not exist; it exists in the database 'Stock'"), shown
+        assert " ".join(shell.send("DROP SERVICE [//Parts];")).endswith("; it exists in the database 'Stock'")
         assert not " ".join(shell.send("DROP QUEUE Nowhere;")).endswith("'Stock'")
 
 
@@ -210,8 +210,8 @@ def test_rows_as_json(folder: Path) -> None:
 def test_a_script_of_the_shell(shell: Terminal, folder: Path) -> None:
     (folder.parent / "more.sql").write_text("CREATE QUEUE Second\nCREATE QUEUE Orders\n")
     assert shell.send(r"\i more.sql") == [
-        "error: more.sql:2: CREATE QUEUE [Orders]: error 2714: the queue 'dbo.Orders' already",
-        "exists",
+        "error: more.sql:2: CREATE QUEUE [Orders]: error 2714: the queue 'dbo.Orders'",
+        "already exists",
     ]
     (folder.parent / "more.sql").write_text("CREATE QUEUE Second\n")
     assert shell.send(r"\i more.sql") == ["more.sql: done"]
