@@ -56,5 +56,5 @@ def test_a_restored_database_is_reported(folder: Path) -> None:
     with pytest.raises(InputError, match=message):
         tail_of(folder).parts(tail.initial(), end)
     send(folder, b"other 2")
-    with pytest.raises(InputError, match="the last one in Sales is 2"):
+    with pytest.raises(InputError, match="the last queuing_order in Sales is 2"):
         tail_of(folder).latest(end, None)
