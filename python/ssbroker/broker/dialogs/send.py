@@ -67,7 +67,9 @@ def check_may_send(
         check_sendable_type(work.objects, endpoint, name)
     if endpoint.lifetime <= now:
         handle = uuid.UUID(bytes=endpoint.conversation_handle)
-        raise refusal(f"cannot send on the conversation {handle}: its lifetime has ended; begin another conversation", 8489)
+        raise refusal(
+            f"cannot send on the conversation {handle}: its lifetime has ended; begin another conversation", 8489
+        )
     queue = queue_of(work, endpoint)
     if queue.is_retention_enabled and not queue.is_enqueue_enabled:
         raise broker_error(9618, queue=plain_queue_name(queue))
