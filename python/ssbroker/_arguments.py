@@ -150,7 +150,7 @@ _TIMESTAMP: Final = re.compile(
 
 
 def utc_datetime(now: datetime | None, *, name: str = "now") -> datetime:
-    """Returns `now` in UTC, or the current time if it is None; a datetime without a time zone is taken as UTC."""
+    """Returns `now` in UTC, or the current time if it is None. A datetime without a time zone is an error: some callers mean UTC, others local time."""
     if now is None:
         return datetime.now(UTC)
     if not isinstance(now, datetime):
@@ -158,8 +158,13 @@ def utc_datetime(now: datetime | None, *, name: str = "now") -> datetime:
     year: object = now.year
     if not isinstance(year, int):  # pandas' NaT is a datetime whose year is not a number
         raise _not_a_datetime(now, name)
+    if now.utcoffset() is None:
+        raise OptionError(
+            f"{name}: expected a datetime with a time zone, got {now.isoformat()}; "
+            f"if it is local time, pass {name}.astimezone(); if it is UTC, pass {name}.replace(tzinfo=timezone.utc)"
+        )
     try:
-        return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
+        return now.astimezone(UTC)
     except OverflowError as error:
         raise OptionError(
             f"{name}: expected a time between the years 1 and 9999 in UTC, got {now.isoformat()}"

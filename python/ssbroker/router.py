@@ -307,7 +307,7 @@ class Router:
 
         Args:
             conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table, stream, dataset, DataFrame or list of dicts.
-            now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+            now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
             errors: What to do with a null service name or direction, an invalid GUID or an unknown database: `raise` an exception, or
                 `reject` the row and route the others.
 
@@ -362,7 +362,7 @@ class Router:
 
         Args:
             conversations: Conversations (`schemas.CONVERSATIONS`) as for `route`.
-            now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+            now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
             errors: What to do with invalid values, as for `route`.
 
         Returns:
@@ -439,7 +439,7 @@ class Router:
 
         Args:
             now: The time at which route lifetimes are evaluated; each row is valid from then until its `valid_until`.
-                None for the current time. A datetime without a time zone is UTC.
+                None for the current time. A datetime must have a time zone.
 
         Returns:
             The table (`schemas.DECISION_TABLE`), sorted.
@@ -478,7 +478,7 @@ class Router:
             database: Database in which the conversation started; None if the message arrived from another instance.
             is_initiator: Whether the sender is the initiator; False for a message from the target.
             conversation_id: Picks among equal candidates if `tie_break` is `hash`; if None, the first candidate is picked.
-            now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+            now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
 
         Returns:
             The explanation; `print` shows it as text.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +20,7 @@ from ssbroker.diagnose import Findings, Fleet, compare, lint, trace
 from tests.guards.repository import ROOT
 
 SCRIPT = ROOT / "examples" / "route_a_day" / "routes.sql"
-AT = datetime(2026, 11, 20, 12)  # noqa: DTZ001  # taken as UTC
+AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 class Balance(HTMLParser):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -50,8 +50,21 @@ def test_invalid_timestamps_are_rejected(text: str) -> None:
         parse_timestamp(text)
 
 
-def test_a_naive_datetime_is_utc() -> None:
-    assert utc_datetime(datetime(2026, 11, 20, 21)) == datetime(2026, 11, 20, 21, tzinfo=UTC)  # noqa: DTZ001
+class ZoneWithoutOffset(tzinfo):
+    """A zone that gives no offset, so that the time is naive."""
+
+    def utcoffset(self, _: datetime | None) -> None:
+        return None
+
+
+@pytest.mark.parametrize("zone", [None, ZoneWithoutOffset()])
+def test_a_datetime_without_a_time_zone_is_rejected(zone: tzinfo | None) -> None:
+    message = (
+        "at: expected a datetime with a time zone, got 2026-11-20T21:00:00; "
+        "if it is local time, pass at.astimezone(); if it is UTC, pass at.replace(tzinfo=timezone.utc)"
+    )
+    with pytest.raises(OptionError, match=f"^{re.escape(message)}$"):
+        utc_datetime(datetime(2026, 11, 20, 21, tzinfo=zone), name="at")
 
 
 def test_a_datetime_of_another_zone_is_converted_to_utc() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +99,13 @@ def test_a_script_is_given_as_text_not_as_a_path(sales: Database) -> None:
         instance_of(sales).execute(Path("shop.sql"))  # type: ignore[arg-type]
 
 
-def test_a_naive_time_of_a_certificate_is_utc(sales: Database) -> None:
-    """Naive and aware times cannot be compared."""
+@pytest.mark.parametrize("name", ["begins", "ends"])
+def test_the_validity_of_a_certificate_needs_a_time_zone(sales: Database, name: str) -> None:
     sales.create_master_key("long and secret")
-    sales.create_certificate("Shop", ends=datetime(2030, 1, 1))  # noqa: DTZ001 - the naive time under test
-    ends = instance_of(sales).view("sys.certificates", "Sales")["expiry_date"].to_pylist()
-    assert ends == [datetime(2030, 1, 1, tzinfo=UTC)]
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001 - the naive time under test
+    with pytest.raises(OptionError, match=rf"^{name}: expected a datetime with a time zone, got 2030"):
+        sales.create_certificate("Shop", **{name: naive})  # type: ignore[arg-type]
+    assert instance_of(sales).view("sys.certificates", "Sales").num_rows == 0
 
 
 @pytest.mark.parametrize(

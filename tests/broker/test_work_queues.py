@@ -304,6 +304,10 @@ def test_a_message_is_put_with_a_delay(sales: Database, clock: Clock, *, is_in_a
         (timedelta.max, "at: expected a delay that ends before the year 10000, got datetime.timedelta"),
         (60, r"at: expected a datetime, a timedelta or None, got 60 \(int\)"),
         ("tomorrow", "at: expected a datetime, a timedelta or None, got 'tomorrow'"),
+        (
+            START.replace(tzinfo=None),
+            r"at: expected a datetime with a time zone, got 2026-11-21T00:00:00; if it is local time, pass at\.astimezone\(\)",
+        ),
     ],
 )
 def test_a_time_that_is_not_valid_is_refused(queue: WorkQueue, at: Any, expected: str) -> None:

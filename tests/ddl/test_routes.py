@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -122,8 +122,8 @@ def test_alter_route_renews_an_expired_route() -> None:
 
 
 def test_lifetime_counts_from_now_in_utc() -> None:
-    naive = datetime(2026, 11, 20, 21, 0, 0, 1)  # noqa: DTZ001
-    script = ddl.read("USE Sales CREATE ROUTE R WITH LIFETIME = 2147483647, ADDRESS = 'LOCAL'", now=naive)
+    now = datetime(2026, 11, 20, 22, 0, 0, 1, tzinfo=timezone(timedelta(hours=1)))
+    script = ddl.read("USE Sales CREATE ROUTE R WITH LIFETIME = 2147483647, ADDRESS = 'LOCAL'", now=now)
     assert routes(script)["R"]["lifetime"] == NOW + timedelta(seconds=2**31 - 1, microseconds=1)
 
 

@@ -170,11 +170,6 @@ def test_lifetime_is_the_remaining_whole_seconds(ends: datetime, seconds: int) -
     assert f"    LIFETIME = {seconds}," in lines
 
 
-def test_naive_now_is_utc() -> None:
-    script = catalog(route("Sales", "R", lifetime=NOW + timedelta(hours=1)))
-    assert ddl.write(script, now=NOW.replace(tzinfo=None)) == ddl.write(script, now=NOW)
-
-
 @pytest.mark.parametrize(
     ("addresses", "listener"),
     [

@@ -12,6 +12,7 @@ from pyspark.sql.types import BinaryType, ByteType, IntegerType, StringType
 
 import ssbroker.spark
 from ssbroker import Catalog, schemas
+from ssbroker.exceptions import OptionError
 from ssbroker.router import PendingRequest
 from ssbroker.spark import decision_codes
 from ssbroker.spark.arguments import SparkTieBreak
@@ -228,11 +229,11 @@ def test_now_is_the_time_of_the_call(spark: SparkSession, monkeypatch: pytest.Mo
     assert [row["outcome"] for frame_ in (before, after) for row in frame_.collect()] == ["REMOTE", "DELAYED"]
 
 
-def test_now_without_a_zone_is_utc(spark: SparkSession) -> None:
-    end = datetime(2026, 11, 20, 12, tzinfo=UTC)
+def test_now_needs_a_time_zone(spark: SparkSession) -> None:
     given = spark.createDataFrame([("//s",)], "to_service_name string")
-    naive = ssbroker.spark.route(given, one_route(lifetime=end), now=end.replace(tzinfo=None), tie_break="first")
-    assert [row["outcome"] for row in naive.collect()] == ["DELAYED"]
+    naive = datetime(2026, 11, 20, 12)  # noqa: DTZ001 - the naive time under test
+    with pytest.raises(OptionError, match=r"^now: expected a datetime with a time zone"):
+        ssbroker.spark.route(given, one_route(lifetime=naive.replace(tzinfo=UTC)), now=naive)
 
 
 def test_a_stream(spark: SparkSession, tmp_path: object) -> None:

@@ -1136,8 +1136,8 @@ class Database:
             private_key: The private key in PEM or DER; None for the certificate of another party.
             password: The password that encrypts `private_key`; None if it is not encrypted.
             subject: The subject (CN) of a created certificate; None means `name`.
-            begins: The start of validity of a created certificate; None means now. Times without a time zone are UTC.
-            ends: The end of validity of a created certificate; None means one year. Times without a time zone are UTC.
+            begins: The start of validity of a created certificate; None means now. A datetime must have a time zone.
+            ends: The end of validity of a created certificate; None means one year. A datetime must have a time zone.
             owner: The user that owns the certificate; None means dbo.
             active: Whether new dialogs may use the certificate.
 

@@ -645,7 +645,7 @@ class Instance:
         With `background=True`, background threads do this; otherwise, call it yourself.
 
         Args:
-            now: The current time; None means the time of the instance's clock. A datetime without a time zone is UTC.
+            now: The current time; None means the time of the instance's clock. A datetime must have a time zone.
 
         Returns:
             The next known time, in UTC, at which something is due; None if there is none.

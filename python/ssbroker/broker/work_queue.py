@@ -105,8 +105,7 @@ class WorkQueue:
         Args:
             body: The message: bytes, or any object that the codec can encode.
             codec: `json` encodes the object as JSON; `Job.value` decodes it. With None, `body` must be bytes.
-            at: The earliest time at which a worker gets the message, or a delay from now; None means now. Times without a time zone are
-                UTC.
+            at: The earliest time at which a worker gets the message, or a delay from now; None means now. A datetime must have a time zone.
             transaction: An open transaction of the same database, such as `Job.transaction` of another job: the message
                 is added when it commits. None adds it immediately, in a separate transaction.
 
@@ -155,8 +154,7 @@ class WorkQueue:
         Args:
             body: The message: bytes, or any object that the codec can encode.
             codec: `json` encodes the object as JSON; `Job.value` decodes it. With None, `body` must be bytes.
-            at: The earliest time at which a worker gets the message, or a delay from now; None means now. Times without a time zone are
-                UTC.
+            at: The earliest time at which a worker gets the message, or a delay from now; None means now. A datetime must have a time zone.
 
         Returns:
             The conversation id of the message, as `put` does.

@@ -441,7 +441,7 @@ class Catalog:
         """Returns the catalog as a T-SQL script; extra columns are omitted.
 
         Args:
-            now: The time from which LIFETIME counts; None for the current time. A datetime without a time zone is UTC.
+            now: The time from which LIFETIME counts; None for the current time. A datetime must have a time zone.
 
         Returns:
             The script.

@@ -114,8 +114,8 @@ def read(text: str, *, now: datetime, file: str | None = None, options: ScriptOp
         DdlWarning: Statements were skipped; with file and line, or their number.
 
     Examples:
-        >>> from datetime import datetime
-        >>> script = read("USE Sales; CREATE QUEUE Q; CREATE SERVICE [//A/B] ON QUEUE Q;", now=datetime(2026, 11, 20))
+        >>> from datetime import UTC, datetime
+        >>> script = read("USE Sales; CREATE QUEUE Q; CREATE SERVICE [//A/B] ON QUEUE Q;", now=datetime(2026, 11, 20, tzinfo=UTC))
         >>> script.services.to_pylist()
         [{'database': 'Sales', 'name': '//A/B'}]
         >>> script.routes["name"].to_pylist()
@@ -128,8 +128,8 @@ class ScriptStart:
     """A script that is read once, and continued by others.
 
     Examples:
-        >>> from datetime import datetime
-        >>> start = ScriptStart("CREATE DATABASE Sales", now=datetime(2026, 11, 20))
+        >>> from datetime import UTC, datetime
+        >>> start = ScriptStart("CREATE DATABASE Sales", now=datetime(2026, 11, 20, tzinfo=UTC))
         >>> start.tables_after("USE Sales; CREATE ROUTE Any WITH ADDRESS = 'LOCAL'").routes["name"].to_pylist()
         ['AutoCreatedLocal', 'Any', 'AutoCreatedLocal']
         >>> start.tables_after("USE Sales; DROP ROUTE AutoCreatedLocal").routes["database"].to_pylist()

@@ -173,9 +173,9 @@ def write(catalog: CatalogTables, *, now: datetime) -> str:
         DdlError: The catalog contains an object that DDL cannot create; with the error number.
 
     Examples:
-        >>> from datetime import datetime
+        >>> from datetime import UTC, datetime
         >>> from ssbroker.ddl import read
-        >>> midnight = datetime(2026, 11, 20)
+        >>> midnight = datetime(2026, 11, 20, tzinfo=UTC)
         >>> script = read("USE Sales; DROP ROUTE AutoCreatedLocal;", now=midnight)
         >>> print(write(script, now=midnight).partition("\n\n")[2], end="")
         CREATE DATABASE [Sales];

@@ -352,7 +352,7 @@ def compare(
         after: The proposed fleet or catalog.
         conversations: The traffic to compare and count (`schemas.CONVERSATIONS`); for several instances, with a column
             `instance`. None compares all classes of conversations.
-        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         before_at: The time at which the route lifetimes of `before` are evaluated; None for `at`. Compare a catalog
             with itself at two times to see the effect of expiry.
         tie_break: How to choose among equal candidates, for traffic: `hash` or `first`.
@@ -399,7 +399,7 @@ class Comparer:
     Args:
         before: The current fleet or catalog.
         after: The proposed fleet or catalog.
-        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         before_at: The time at which the route lifetimes of `before` are evaluated; None for `at`.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.

@@ -47,7 +47,7 @@ def expiries(
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
-        at: The time from which to look; None for the current time. A datetime without a time zone is UTC.
+        at: The time from which to look; None for the current time. A datetime must have a time zone.
         limit: The maximum number of times to return, from 0 to 2**31 - 1.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
@@ -65,7 +65,7 @@ def expiries(
         >>> from ssbroker.diagnose import expiries
         >>> routes = {"database": ["Sales"], "name": ["Orders"], "remote_service_name": ["//Orders"], "broker_instance": [None],
         ...           "lifetime": [datetime(2027, 3, 1, tzinfo=UTC)], "address": ["TCP://orders"], "mirror_address": [None]}
-        >>> (expiry,) = expiries(Catalog(pa.table(routes)), at=datetime(2027, 1, 1))
+        >>> (expiry,) = expiries(Catalog(pa.table(routes)), at=datetime(2027, 1, 1, tzinfo=UTC))
         >>> expiry.moment.isoformat(), expiry.routes, expiry.comparison.table["after"].to_pylist()
         ('2027-03-01T00:00:00+00:00', ('instance/Sales/route 65536 "Orders"',), ['DELAYED (no_route)'])
     """

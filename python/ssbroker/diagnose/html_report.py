@@ -79,7 +79,7 @@ def html_report(
         traffic: Conversations with their decisions, to show as a Sankey diagram: any Arrow object with the columns
             `to_service_name`, `outcome`, `next_hop_address` and `target_database`, and optionally `reason` and
             `conversations` (the number of equal conversations that a row represents).
-        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         title: The title of the page.
 
     Returns:

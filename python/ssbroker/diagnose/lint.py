@@ -75,7 +75,7 @@ def lint(
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
-        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         expires_within: How long in advance to report an expiring route.
         ignore: Codes of findings to omit, such as `SSB006`.
 

@@ -63,7 +63,7 @@ def reachability(
     Args:
         fleet: A fleet, or the catalog of a single instance.
         services: The service names; None means all services that databases contain or routes name.
-        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:

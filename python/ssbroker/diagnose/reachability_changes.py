@@ -46,7 +46,7 @@ def reachability_changes(
     Args:
         before: The current fleet, or the catalog of a single instance.
         after: The proposed fleet or catalog.
-        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         before_at: The time at which the route lifetimes of `before` are evaluated; None for `at`.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 

@@ -75,7 +75,7 @@ def stuck(
             `to_broker_instance` (null or empty if the conversation names no broker id), `is_initiator`,
             `from_service_name` and `transmission_status`.
         instance: The instance of the queue; optional if there is only one instance.
-        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:

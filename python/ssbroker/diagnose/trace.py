@@ -284,7 +284,7 @@ def trace(
             name.
         to_broker_instance: The broker id that the conversation names; None if it names no broker id.
         conversation_id: The id that decides among equal candidates (tie break `hash`); None picks the first candidate.
-        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
     Returns:

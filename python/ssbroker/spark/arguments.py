@@ -97,7 +97,7 @@ def loaded_catalog(given: object, *, now: datetime, name: str = "catalog") -> Ca
         name: The name of the argument, for the error message.
 
     Examples:
-        >>> loaded_catalog(7, now=datetime(2026, 11, 20))
+        >>> loaded_catalog(7, now=datetime(2026, 11, 20).astimezone())
         Traceback (most recent call last):
         ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog or a path, got int
     """

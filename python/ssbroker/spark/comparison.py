@@ -82,7 +82,7 @@ def compare(
             LIFETIME counts.
         after: The proposed catalog; or a path that `Catalog.load` reads, with `at` as the time from which LIFETIME
             counts.
-        at: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        at: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         before_at: The time at which the route lifetimes of `before` are evaluated; None for `at`.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches

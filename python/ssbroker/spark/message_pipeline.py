@@ -70,7 +70,7 @@ def pipeline(
         fragments_df: Fragments (`schemas.FRAGMENTS`) with the columns of conversations as extra columns: `to_service_name`, and
             `database` and `to_broker_instance` if they are known.
         catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, with `now`.
-        now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.

@@ -108,7 +108,7 @@ def route_files(
             conversations (`schemas.CONVERSATIONS`), and any extra columns.
         target: The folder to create.
         catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`.
-        now: The time at which route lifetimes are evaluated; None for the current time. A datetime without a time zone is UTC.
+        now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
