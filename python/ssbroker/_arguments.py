@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from ssbroker import _core
 from ssbroker.exceptions import InvalidGuidError, OptionError
+
+
+DURATION_MAX: Final = 366 * 24 * 3600
+"""The longest wait or lease, in seconds."""
 
 
 def integer_argument(value: object, *, name: str, minimum: int, maximum: int) -> int:
@@ -32,11 +37,25 @@ def real_number(value: object, *, name: str, minimum: float, maximum: float) -> 
 def timeout_seconds(value: object, *, name: str) -> float:
     """Returns a timeout in seconds as a float; an integer that is too large for a float becomes infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise OptionError(f"{name}: expected a non-negative number of seconds, got {value!r:.80}")
+        raise OptionError(f"{name}: expected a non-negative number of seconds, got {value!r:.80}{_seconds_hint(value)}")
     try:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+def duration_seconds(value: object, *, name: str, minimum: float, alternatives: str = "") -> float:
+    """Returns a duration in seconds, up to 366 days; `alternatives` says what else the option takes, for the error message."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= DURATION_MAX:
+        raise OptionError(
+            f"{name}: expected a number of seconds from {minimum} to {DURATION_MAX:,} (366 days){alternatives}; "
+            f"got {value!r:.80}{_seconds_hint(value)}"
+        )
+    return float(value)
+
+
+def _seconds_hint(value: object) -> str:
+    return "; pass the total_seconds() of the timedelta" if isinstance(value, timedelta) else ""
 
 
 def boolean(value: object, *, name: str) -> bool:
@@ -44,6 +63,12 @@ def boolean(value: object, *, name: str) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{name}: expected True or False, got {value!r:.80}")
     return value
+
+
+def returns_at_once(function: Callable[..., object]) -> bool:
+    """Whether a call runs the function, unlike that of a coroutine or generator function, which does nothing."""
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    return not any(kind(each) for kind in kinds for each in (function, type(function).__call__))
 
 
 def string_list(values: object, *, name: str) -> list[str]:

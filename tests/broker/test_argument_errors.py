@@ -205,6 +205,11 @@ def test_an_invalid_subscriber_is_rejected(sales: Database) -> None:
     subscribe: Any = instance_of(sales).subscribe
     with pytest.raises(OptionError, match=r"subscriber: expected a callable"):
         subscribe("print")
+
+    async def coroutine(_: object) -> None: ...
+
+    with pytest.raises(OptionError, match=r"subscriber: expected a regular function, got .* coroutine"):
+        subscribe(coroutine)
     with pytest.raises(OptionError, match=r"kinds: expected event classes, such as QueueDisabled, got 'QueueDisabled'"):
         subscribe(print, "QueueDisabled")
     with pytest.raises(OptionError, match=r"kinds: expected event classes"):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from datetime import timedelta
@@ -214,8 +215,30 @@ def test_a_wrong_delay_is_logged_and_the_default_is_used(
 @pytest.mark.parametrize("given", [-1, "5", True, float("nan"), float("inf"), 366 * 24 * 3600 + 1])
 def test_a_wrong_number_of_seconds_is_refused(instance: Instance, sales: Database, given: Any) -> None:
     for queue in (instance.queue, sales.queue):
-        with pytest.raises(OptionError, match=r"^retry_after: expected seconds, a function .* from 0 to 31622400; got"):
+        with pytest.raises(OptionError, match=r"^retry_after: expected a number of seconds from 0 to 31,622,400 .*; got"):
             queue("Jobs", retry_after=given)
+    assert [database.name for database in instance.databases] == ["msdb", "Sales"]
+
+
+async def coroutine(failures: int) -> float:
+    return float(failures)
+
+
+def generator(failures: int) -> Iterator[float]:
+    yield float(failures)
+
+
+@pytest.mark.parametrize("given", [coroutine, generator, partial(coroutine)])
+def test_a_coroutine_function_cannot_say_how_long_a_message_waits(instance: Instance, given: Any) -> None:
+    with pytest.raises(OptionError, match=r"^retry_after: expected a regular function, got .* is a coroutine or"):
+        instance.queue("Jobs", retry_after=given)
+
+
+@pytest.mark.parametrize("create", ["no", 0, 1, None])
+def test_whether_a_queue_is_created_is_a_boolean(instance: Instance, sales: Database, create: Any) -> None:
+    for queue in (instance.queue, sales.queue):
+        with pytest.raises(OptionError, match=r"^create: expected True or False, got "):
+            queue("Jobs", create=create)
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import threading
 import time
@@ -13,7 +12,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ssbroker._arguments import integer_argument
+from ssbroker._arguments import integer_argument, returns_at_once
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_names import existing, plain_queue_name, procedure_key, queue_key
@@ -236,18 +235,11 @@ def check_callable(procedure: object) -> None:
     """Raises if an activated function is not valid."""
     if not callable(procedure):
         raise OptionError(f"function: expected a callable that takes the database, got {procedure!r:.80}")
-    if any(_is_lazy(each) for each in (procedure, type(procedure).__call__)):
+    if not returns_at_once(procedure):
         raise OptionError(
             f"function: expected a regular function, got {procedure!r:.80}, which is a coroutine or generator function and would "
             "do nothing when called; wrap it in a function that calls asyncio.run(...)"
         )
-
-
-def _is_lazy(function: object) -> bool:
-    return any(
-        kind(function)
-        for kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
-    )
 
 
 _NEVER_RECEIVED: Final = "28087: the reader ended without a RECEIVE from its queue"

@@ -345,6 +345,7 @@ class Instance:
         """
         check_on_poison(on_poison, poison_queue)
         check_retry_after(retry_after)
+        boolean(create, name="create")
         database = self.create_database(_QUEUES, exist_ok=True) if create else self.database(_QUEUES)
         return database.queue(
             name, on_poison=on_poison, poison_queue=poison_queue, retry_after=retry_after, create=create

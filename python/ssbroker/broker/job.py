@@ -12,14 +12,14 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
-from ssbroker._arguments import EPOCH, integer_argument, is_utf8_text, timeout_seconds
+from ssbroker._arguments import EPOCH, duration_seconds, integer_argument, is_utf8_text, timeout_seconds
 from ssbroker._text import count_of, exception_text
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, JobOutcome, log_failure
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs import work_queue_conversations
 from ssbroker.broker.dialogs.lease import Claim
-from ssbroker.broker.job_retry_delays import DELAY_MAX, RetryAfter, default_delay, delay_after
+from ssbroker.broker.job_retry_delays import RetryAfter, default_delay, delay_after
 from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of
@@ -33,6 +33,8 @@ from ssbroker.store.write_lock import holder_of_caller
 JSON: Final = "application/json"
 """The message type of bodies that `Job.value` decodes."""
 
+LEASE_MIN: Final = 0.001
+"""The shortest lease, in seconds."""
 _NO_MESSAGES: Final = "the job has no messages; check `if job:` first"
 
 
@@ -102,7 +104,7 @@ class Job:
         self._key: Final = queue_key(queue)
         self._options: Final = (
             None if top is None else integer_argument(top, name="top", minimum=1, maximum=COUNT_MAX),
-            _microseconds(lease, name="lease"),
+            round(duration_seconds(lease, name="lease", minimum=LEASE_MIN) * SECOND),
         )
         self._timeout: Final = None if timeout is None else timeout_seconds(timeout, name="timeout")
         self._is_work_queue: Final = is_work_queue
@@ -274,7 +276,7 @@ class Job:
             ...         job.extend(600)
         """
         self._check()
-        microseconds = _microseconds(lease, name="lease")
+        microseconds = round(duration_seconds(lease, name="lease", minimum=LEASE_MIN) * SECOND)
         with database_transaction(self._context) as work:
             extended = leasing.extend(work, self._held_lease(), microseconds=microseconds)
         self._lease = extended
@@ -332,7 +334,7 @@ class Job:
             False
         """
         self._check()
-        microseconds = _microseconds(after, name="after", may_be_zero=True)
+        microseconds = round(duration_seconds(after, name="after", minimum=0) * SECOND)
         with database_transaction(self._context) as work:
             leasing.retry(work, self._held_lease(), microseconds=microseconds)
         self._ended_with("retry")
@@ -559,16 +561,3 @@ class _JobTransaction(Transaction):
             self._job._ended_with("acknowledge")  # noqa: SLF001
         elif isinstance(error, LeaseLostError):
             self._job._give_back()  # noqa: SLF001  # other messages of the group
-
-
-def _microseconds(seconds: object, *, name: str, may_be_zero: bool = False) -> int:
-    """Validates the duration of a lease or of a wait."""
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, int | float)
-        or not 0 <= seconds <= DELAY_MAX
-        or not (seconds or may_be_zero)
-    ):
-        least = "at least 0" if may_be_zero else "more than 0"
-        raise OptionError(f"{name}: expected {least} seconds and at most 366 days; got {seconds!r:.80}")
-    return max(0 if may_be_zero else 1, round(seconds * SECOND))

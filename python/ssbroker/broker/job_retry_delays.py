@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from ssbroker._arguments import duration_seconds, returns_at_once
 from ssbroker.exceptions import OptionError
 
 RetryAfter = float | Callable[[int], float]
 """Seconds, or a function of the number of failures so far that returns seconds."""
-DELAY_MAX: Final = 366 * 24 * 3600
-"""The longest wait or lease, in seconds."""
 _DEFAULT_MAX: Final = 3600.0
+_ALTERNATIVES: Final = ", a function that returns one, or None"
 
 
 def default_delay(failures: int) -> float:
@@ -27,9 +27,13 @@ def check_retry_after(retry_after: object) -> RetryAfter:
     """
     if retry_after is None:
         return default_delay
-    if callable(retry_after):
+    if not callable(retry_after):
+        return duration_seconds(retry_after, name="retry_after", minimum=0, alternatives=_ALTERNATIVES)
+    if returns_at_once(retry_after):
         return retry_after
-    return _checked(retry_after, "seconds, a function that returns them, or None")
+    raise OptionError(
+        f"retry_after: expected a regular function, got {retry_after!r:.80}, which is a coroutine or generator function"
+    )
 
 
 def delay_after(retry_after: RetryAfter, failures: int) -> float:
@@ -39,12 +43,6 @@ def delay_after(retry_after: RetryAfter, failures: int) -> float:
         OptionError: The function returned an invalid number.
         Exception: Whatever the function raises.
     """
-    if callable(retry_after):
-        return _checked(retry_after(failures), f"its function to return seconds for {failures}")
-    return retry_after
-
-
-def _checked(seconds: object, expected: str) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= DELAY_MAX:
-        raise OptionError(f"retry_after: expected {expected}, from 0 to {DELAY_MAX}; got {seconds!r:.80}")
-    return float(seconds)
+    if not callable(retry_after):
+        return retry_after
+    return duration_seconds(retry_after(failures), name=f"result of retry_after({failures})", minimum=0)

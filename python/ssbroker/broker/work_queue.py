@@ -10,7 +10,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Final, Literal, NoReturn
 
-from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes, utc_datetime
+from ssbroker._arguments import EPOCH, boolean, epoch_microseconds, guid_bytes, utc_datetime
 from ssbroker._well_known import DEFAULT, WORK_QUEUE_CONTRACT
 from ssbroker.broker import async_calls, object_ddl
 from ssbroker.broker.context import DatabaseContext
@@ -70,6 +70,7 @@ class WorkQueue:
     ) -> None:
         self._context: Final = context
         self._name: Final = name
+        boolean(create, name="create")
         self._retry_after: Final = check_retry_after(retry_after)
         check_on_poison(on_poison, poison_queue)
         schema, unqualified = queue_key(name)

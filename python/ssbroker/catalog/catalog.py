@@ -180,6 +180,7 @@ class Catalog:
             ['AutoCreatedLocal', 'Orders']
         """
         source_path = path_argument(path, name="path")
+        boolean(lenient, name="lenient")
         if is_instance_folder(source_path):
             return cls.from_instance(source_path)
         from ssbroker import ddl  # noqa: PLC0415 - not in workers

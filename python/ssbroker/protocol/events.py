@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar, Final, Generic, TypeAlias, TypeVar, overload
 
-from ssbroker._arguments import EPOCH
+from ssbroker._arguments import EPOCH, returns_at_once
 from ssbroker.exceptions import OptionError
 
 
@@ -681,6 +681,10 @@ class EventLog:
         """
         if not callable(subscriber):
             raise OptionError(f"subscriber: expected a callable that takes an event, got {subscriber!r:.80}")
+        if not returns_at_once(subscriber):
+            raise OptionError(
+                f"subscriber: expected a regular function, got {subscriber!r:.80}, which is a coroutine or generator function"
+            )
         for kind in kinds:
             _check_kind(kind)
         entry = (subscriber, kinds or (Event,))
