@@ -18,7 +18,7 @@ import pytest
 import ssbroker
 from ssbroker import BrokerError, Database, Instance, Job, LeaseLostError, OptionError
 from ssbroker.broker.database import database_context
-from ssbroker.protocol.events import Event, QueueDisabled
+from ssbroker.protocol.events import Event, JobFailed, QueueDisabled
 from tests.broker.conftest import QUEUE, START, TARGET, Clock
 
 LEASE = 60.0
@@ -468,6 +468,103 @@ def test_a_lost_job_does_not_fail_for_good(instance: Instance, sales: Database, 
     assert is_on(instance)
 
 
+def test_each_failed_attempt_is_logged_once(
+    instance: Instance, sales: Database, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[JobFailed] = []
+    instance.subscribe(told.append, JobFailed)
+    queue = sales.queue("Jobs")
+    put = queue.put(b"one")
+    for attempt, wait in enumerate((1, 4, 16, 64), start=1):
+        caplog.clear()
+        with pytest.raises(OSError, match="boom"), queue.take() as job:
+            raise OSError("boom")
+        (record,), event = caplog.records, told[-1]
+        retry_at = clock.now + timedelta(seconds=wait)
+        assert (event.queue, event.conversation_id, event.attempt) == ("dbo.Jobs", put, attempt)
+        assert (event.conversation_handle, event.retry_at) == (job.message.conversation_handle, retry_at)
+        assert (record.levelname, record.getMessage()) == (
+            "WARNING",
+            f"Broker:Job Failed: database=Sales, queue=dbo.Jobs, conversation_id={put}, conversation_handle={event.conversation_handle}, "
+            f"attempt={attempt}, error=OSError: boom, retry_at={retry_at}",
+        )
+        assert record.exc_info is not None
+        assert record.exc_info[1] is event.exception
+        clock.advance(seconds=wait)
+    caplog.clear()
+    with pytest.raises(OSError, match="boom"), queue.take():
+        raise OSError("boom")
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+        "Broker:Queue Disabled: database=Sales"
+    ]
+    assert len(told) == 4
+
+
+def test_a_lost_lease_is_logged(sales: Database, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    send(sales, b"one")
+    with suppress(LeaseLostError), take(sales):
+        clock.advance(seconds=LEASE)
+        with take(sales) as job:
+            assert job.attempt == 2
+    (record,) = caplog.records
+    assert "attempt=1, error=the lease ended, because process" in record.getMessage()
+    assert record.exc_info is None
+
+
+def test_failed_attempts_of_a_queue_are_logged_20_times_a_minute(
+    sales: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    sales.alter_queue(QUEUE, poison_message_handling=False)
+    send(sales, b"one")
+    for _ in range(25):
+        fail(sales)
+    assert len(caplog.records) == 20
+
+
+def test_a_retry_and_an_interrupt_are_not_logged(sales: Database, caplog: pytest.LogCaptureFixture) -> None:
+    send(sales, b"one")
+    with take(sales) as job:
+        job.retry()
+    with suppress(KeyboardInterrupt), take(sales):
+        raise KeyboardInterrupt
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("fails", [lambda job: job.fail("x" * 200_000), lambda _: OSError("x" * 200_000)])
+@pytest.mark.parametrize("is_handled", [True, False])
+def test_a_long_error_is_shortened(
+    instance: Instance,
+    sales: Database,
+    caplog: pytest.LogCaptureFixture,
+    fails: Callable[[Job], Exception | None],
+    *,
+    is_handled: bool,
+) -> None:
+    told: list[JobFailed | QueueDisabled] = []
+    instance.subscribe(told.append, JobFailed, QueueDisabled)
+    sales.alter_queue(QUEUE, poison_message_handling=is_handled)
+    send(sales, b"one")
+    for _ in range(5):
+        with suppress(OSError, BrokerError), take(sales) as job:
+            error = fails(job)
+            if error is not None:
+                raise error
+    assert told[-1].error is not None
+    assert (len(told[-1].error), told[-1].error[-6:]) == (2_000, "xx ...")
+    assert max(len(record.getMessage()) for record in caplog.records) < 2_400
+    if is_handled:
+        assert instance.view("sys.dm_broker_failures")["error"].to_pylist() == [told[-1].error]
+
+
+@pytest.mark.parametrize("reason", ["", " \n"])
+def test_an_empty_reason_is_replaced(instance: Instance, sales: Database, reason: str) -> None:
+    """Such as the text of TimeoutError()."""
+    send(sales, b"one")
+    with take(sales) as job:
+        job.fail(reason)
+    assert instance.view("sys.dm_broker_failures")["error"].to_pylist() == ["the job failed"]
+
+
 @pytest.mark.parametrize("reason", [None, 5, "\ud800"])
 def test_the_reason_of_a_failure_is_text(sales: Database, reason: Any) -> None:
     send(sales, b"one")
@@ -676,13 +773,26 @@ def test_options_are_checked(sales: Database, options: dict[str, object]) -> Non
         sales.take(QUEUE, **options)  # type: ignore[arg-type]  # that is what is refused
 
 
-@pytest.mark.parametrize("lease", [0, -1, 0.0, float("nan"), float("inf"), True, "1", None])
-def test_a_lease_is_more_than_zero(sales: Database, lease: Any) -> None:
-    with pytest.raises(
-        OptionError, match=r"^lease: expected more than 0 seconds and at most 366 days; got .*"
-    ) as refused:
+@pytest.mark.parametrize("lease", [0, -1, 0.0, 1e-9, float("nan"), float("inf"), True, "1", None])
+def test_a_lease_is_at_least_a_millisecond(sales: Database, lease: Any) -> None:
+    with pytest.raises(OptionError) as refused:
         sales.take(QUEUE, lease=lease)
-    assert str(refused.value).endswith(repr(lease))
+    assert str(refused.value) == (
+        f"lease: expected a number of seconds from 0.001 to 31,622,400 (366 days); got {lease!r}"
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda sales, minute: sales.take(QUEUE, lease=minute),
+        lambda sales, minute: sales.take(QUEUE, timeout=minute),
+        lambda sales, minute: sales.queue("Jobs", retry_after=minute),
+    ],
+)
+def test_a_timedelta_is_not_a_number_of_seconds(sales: Database, call: Callable[[Database, Any], object]) -> None:
+    with pytest.raises(OptionError, match=r"number of seconds.*; pass the total_seconds\(\) of the timedelta$"):
+        call(sales, timedelta(minutes=1))
 
 
 def test_a_queue_is_taken_by_its_name(sales: Database) -> None:

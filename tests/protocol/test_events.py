@@ -34,6 +34,7 @@ TRACE_IDS = {
     "Broker:Message Classify": 141,
     "Broker:Queue Disabled": 143,
     "Broker:Conversation Moved": 0,
+    "Broker:Job Failed": 0,
     "Broker:Mirrored Route State Changed": 144,
     "Broker:Remote Message Acknowledgement": 149,
     "Broker:Message Undeliverable": 160,

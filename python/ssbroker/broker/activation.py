@@ -13,6 +13,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker._arguments import integer_argument, returns_at_once
+from ssbroker._text import exception_text
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_names import existing, plain_queue_name, procedure_key, queue_key
@@ -21,7 +22,7 @@ from ssbroker.ddl.statements import READERS_MAX
 from ssbroker.exceptions import BrokerError, OptionError, StorageError
 from ssbroker.protocol.broker_errors import RECEIVE_DISABLED
 from ssbroker.protocol.events import ActivationEvent, ActivationStep
-from ssbroker.store import queues
+from ssbroker.store import failures, queues
 from ssbroker.store.objects import Objects, Queue
 
 Procedure: TypeAlias = Callable[[Any], object]
@@ -469,7 +470,7 @@ class Activation:
                 _LOGGER.info("%s: the reader %s ended: %s", place, request.procedure_name, error)
             else:
                 _LOGGER.exception("%s: the reader %s failed", place, request.procedure_name)
-            text = f"{type(error).__name__}: {error}"
+            text = failures.shortened_error(exception_text(error))
         finally:
             self._reader.watched = None
             is_wasted = watched.ended(

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from ssbroker._arguments import EPOCH, duration_seconds, integer_argument, is_utf8_text, timeout_seconds
-from ssbroker._text import count_of, exception_text
+from ssbroker._text import count_of
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, JobOutcome, log_failure
 from ssbroker.broker.dialogs import lease as leasing
@@ -35,6 +35,7 @@ JSON: Final = "application/json"
 
 LEASE_MIN: Final = 0.001
 """The shortest lease, in seconds."""
+_JOB_FAILED: Final = "the job failed"
 _NO_MESSAGES: Final = "the job has no messages; check `if job:` first"
 
 
@@ -137,8 +138,8 @@ class Job:
             with self.transaction():
                 pass
             return
-        # An interrupt, or the end of the program, does not mean that the messages failed.
-        self._give_back(exception_text(error) if isinstance(error, Exception) else None)
+        # An interrupt, or the end of the program, says nothing about the messages.
+        self._give_back(error if isinstance(error, Exception) else None)
 
     @contextmanager
     def _ended_span(self, error: BaseException | None) -> Iterator[None]:
@@ -364,13 +365,14 @@ class Job:
         """
         await async_calls.complete(partial(self.retry, after=after))
 
-    def fail(self, reason: str = "the job failed") -> None:
+    def fail(self, reason: str = _JOB_FAILED) -> None:
         """Ends the job as if it had failed five times: its messages are moved to another queue, or the queue is disabled.
 
         The queue's option `on_poison` determines which. Without poison message handling, the messages return to the queue.
 
         Args:
-            reason: The error to record, which `sys.dm_broker_failures` and `ssbroker status` show.
+            reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`: its first 2,000 characters, or `the job failed`
+                if it is empty, as the text of some exceptions is.
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
@@ -392,16 +394,18 @@ class Job:
         self._check()
         if not is_utf8_text(reason):
             raise OptionError(f"reason: expected a string that can be encoded as UTF-8, got {reason!r:.80}")
+        reason = reason if reason.strip() else _JOB_FAILED
         retry_after = self._retry_microseconds()
         with database_transaction(self._context) as work:
             leasing.fail_for_good(work, self._held_lease(), reason, retry_after=retry_after)
         self._ended_with("fail", reason)
 
-    async def afail(self, reason: str = "the job failed") -> None:
+    async def afail(self, reason: str = _JOB_FAILED) -> None:
         """Ends the job as if it had failed five times, as `fail` does, without blocking the event loop.
 
         Args:
-            reason: The error to record, which `sys.dm_broker_failures` and `ssbroker status` show.
+            reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`: its first 2,000 characters, or `the job failed`
+                if it is empty, as the text of some exceptions is.
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
@@ -465,13 +469,13 @@ class Job:
     def _acknowledge(self, work: Work) -> None:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self._messages])
 
-    def _give_back(self, failed_with: str | None = None) -> None:
-        """Ends the lease if it is still valid, and counts an error. If this fails, it is only logged, because the caller raises its own error."""
+    def _give_back(self, failed_with: Exception | None = None) -> None:
+        """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""
         self._ended_with("give back")
         retry_after = 0 if failed_with is None else self._retry_microseconds()
         try:
             with database_transaction(self._context) as work:
-                leasing.release(work, self._held_lease(), error=failed_with, retry_after=retry_after)
+                leasing.release(work, self._held_lease(), exception=failed_with, retry_after=retry_after)
         except SsbrokerError as failure:
             log_failure(
                 self._context, "a job could not be given back; it is received again when its lease ends", failure

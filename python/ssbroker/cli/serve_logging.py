@@ -7,12 +7,11 @@ import json
 import logging
 import sys
 import uuid
-from dataclasses import fields
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, Literal, TextIO
 
-from ssbroker.protocol.events import Event, readable_value
+from ssbroker.protocol.events import Event, attributes, readable_value
 
 LogFormat = Literal["json", "text"]
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -67,11 +66,7 @@ class JsonLines(logging.Formatter):
         event = getattr(record, "event", None)
         if isinstance(event, Event):
             line["event"] = event.NAME
-            line |= {
-                field.name: readable_value(value)
-                for field in fields(event)
-                if (value := getattr(event, field.name)) is not None and field.name != "at"
-            }
+            line |= {name: readable_value(value) for name, value in attributes(event).items() if value is not None}
         line |= getattr(record, "details", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -110,6 +105,6 @@ def _json_default(value: object) -> object:
         return value.hex()
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, uuid.UUID):
+    if isinstance(value, uuid.UUID | datetime):
         return str(value)
     return repr(value)

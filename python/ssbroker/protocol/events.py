@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar, Final, Generic, TypeAlias, TypeVar, overload
@@ -439,6 +439,40 @@ class ConversationGroupEvent(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailed(Event):
+    """A job failed, and its messages will be taken again: its block raised an exception, or its lease ended.
+
+    If poison message handling moves the messages or disables the queue after the failure, `ConversationMoved` or
+    `QueueDisabled` is emitted instead.
+
+    Attributes:
+        queue: The queue's name.
+        conversation_id: The id of the conversation of the first message; None if the message was removed in the meantime.
+        conversation_handle: The handle of the endpoint that received the message.
+        attempt: How often the messages have been taken.
+        error: The error, as text of at most 2,000 characters.
+        retry_at: The time from which the messages can be taken again, in UTC.
+        exception: The exception of the block, which the log shows with its traceback; None if the lease ended, or for `Job.fail`.
+    """
+
+    NAME: ClassVar[str] = "Broker:Job Failed"
+    LEVEL: ClassVar[int] = logging.WARNING
+
+    queue: str
+    conversation_id: uuid.UUID | None = None
+    conversation_handle: uuid.UUID | None = None
+    attempt: int
+    error: str
+    retry_at: datetime
+    exception: Exception | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def source(self) -> str:
+        """The queue."""
+        return f"{self.database}, {self.queue}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDisabled(Event):
     """Poison message handling disabled a queue, after five failures in a row or `Job.fail`.
 
@@ -517,6 +551,7 @@ __all__ = [
     "ForwardedMessageDropped",
     "ForwardedMessageSent",
     "GroupStep",
+    "JobFailed",
     "MessageClassify",
     "MessageUndeliverable",
     "MirroredRouteStateChanged",
@@ -709,7 +744,9 @@ class EventLog:
             with print_logging_errors():
                 level = self._level(event)
                 if LOGGER.isEnabledFor(level) and self._may_be_logged(event, level):
-                    LOGGER.log(level, "%s: %s", event.NAME, _format_event(event), extra={"event": event})
+                    exception = event.exception if isinstance(event, JobFailed) else None
+                    text = _format_event(event)
+                    LOGGER.log(level, "%s: %s", event.NAME, text, exc_info=exception, extra={"event": event})
         for subscriber, kinds in self._subscribers:
             if isinstance(event, kinds):
                 try:
@@ -778,10 +815,15 @@ def print_logging_errors() -> Iterator[None]:
 
 
 def _format_event(event: Event) -> str:
-    values = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name != "at")
+    values = attributes(event).items()
     # Names may come from peers and contain line breaks, which could forge log lines.
     text = ", ".join(f"{name}={readable_value(value)}" for name, value in values if value is not None)
     return _escape(text)
+
+
+def attributes(event: Event) -> dict[str, object]:
+    """Returns the attributes of an event that are shown as text, by name, without its time."""
+    return {each.name: getattr(event, each.name) for each in fields(event) if each.repr and each.name != "at"}
 
 
 def readable_value(value: object) -> object:

@@ -8,6 +8,7 @@ from ssbroker.store.codes import CLOSED, READY
 from ssbroker.store.sqlite import Connection
 
 ERROR_MAX: Final = 2_000
+"""The length of the longest error, in characters."""
 
 
 class Failure(NamedTuple):
@@ -26,15 +27,23 @@ class Failure(NamedTuple):
     """The queue to which the messages of the group were moved; None if the queue is disabled."""
 
 
+def shortened_error(error: str) -> str:
+    """Returns the text of an error as it is stored and logged; a long one ends with ` ...`.
+
+    Examples:
+        >>> shortened_error("no such planet"), shortened_error("x" * 200_000)[-6:], len(shortened_error("x" * 200_000))
+        ('no such planet', 'xx ...', 2000)
+    """
+    return error if len(error) <= ERROR_MAX else f"{error[: ERROR_MAX - 4]} ..."
+
+
 def record_failure(connection: Connection, failure: Failure) -> None:
     """Inserts a failure, which replaces an earlier failure of the same queue or group."""
     if failure.conversation_group_id is None:
         forget_failure_of_queue(connection, failure.queue_id)
     else:
         forget_moved_group(connection, failure.conversation_group_id)
-    connection.execute(
-        "INSERT INTO ssb_failures VALUES (?, ?, ?, ?, ?, ?)", failure._replace(error=failure.error[:ERROR_MAX])
-    )
+    connection.execute("INSERT INTO ssb_failures VALUES (?, ?, ?, ?, ?, ?)", failure)
 
 
 def failure_of_queue(connection: Connection, queue_id: int) -> Failure | None:

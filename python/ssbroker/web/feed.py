@@ -10,7 +10,6 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import fields
 from enum import Enum
 from typing import Any, Final
 
@@ -20,12 +19,15 @@ from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.events import (
     ActivationEvent,
     ConnectionEvent,
+    ConversationMoved,
     CorruptedMessage,
     Event,
     ForwardedMessageDropped,
+    JobFailed,
     MessageUndeliverable,
     MirroredRouteStateChanged,
     QueueDisabled,
+    attributes,
 )
 from ssbroker.protocol.settings import SECOND
 from ssbroker.web.observer import Observer, utc_text
@@ -33,8 +35,10 @@ from ssbroker.web.observer import Observer, utc_text
 EVENTS: Final = (
     ActivationEvent,
     ConnectionEvent,
+    ConversationMoved,
     CorruptedMessage,
     ForwardedMessageDropped,
+    JobFailed,
     MessageUndeliverable,
     MirroredRouteStateChanged,
     QueueDisabled,
@@ -171,11 +175,10 @@ def event_as_json(event: Event, number: int) -> dict[str, Any]:
         >>> event_as_json(QueueDisabled(at=0, database="Sales", queue="dbo.Orders"), 1)["text"]
         'queue: dbo.Orders'
     """
-    values = {field.name: getattr(event, field.name) for field in fields(event) if field.name not in ("at", "database")}
     parts = [
         name.replace("_", " ") + ("" if value is True else f": {_text(value)}")
-        for name, value in values.items()
-        if value not in (None, "", 0)
+        for name, value in attributes(event).items()
+        if name != "database" and value not in (None, "", 0)
     ]
     return {
         "number": number,

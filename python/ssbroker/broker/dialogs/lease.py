@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import uuid
+from datetime import timedelta
 from typing import Final, NamedTuple
 
+from ssbroker._arguments import EPOCH
+from ssbroker._text import exception_text
 from ssbroker._well_known import SYSTEM_MESSAGE_TYPES
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import poison_message_handling, receive, work_queue_conversations
 from ssbroker.broker.effects import ReceiveCall
+from ssbroker.broker.object_names import plain_queue_name
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import LeaseLostError
-from ssbroker.store import leases, queues
+from ssbroker.protocol.events import JobFailed
+from ssbroker.store import conversation_endpoints, failures, leases, queues
 from ssbroker.store.leases import Lease
 from ssbroker.store.objects import Queue
 from ssbroker.store.session import ReceivedRow
@@ -123,16 +128,16 @@ def retry(work: Work, lease: Lease, *, microseconds: int) -> None:
         _announce_ready(work, stored)
 
 
-def release(work: Work, lease: Lease, *, error: str | None, retry_after: int = 0) -> None:
-    """Ends a lease without acknowledging its messages, unless the lease has already ended; an error counts for poison message handling.
+def release(work: Work, lease: Lease, *, exception: Exception | None, retry_after: int = 0) -> None:
+    """Ends a lease without acknowledging its messages, unless it is over already; an exception counts for poison message handling.
 
-    After an error, the messages are hidden for `retry_after` microseconds.
+    After an exception, the messages are hidden for `retry_after` microseconds.
     """
     found = leases.of_group(work.connection, lease.conversation_group_id)
     if found is None or found.lease_id != lease.lease_id or found.until == 0:  # its end was already counted
         return
-    if error is not None:
-        fail(work, found, error, retry_after=retry_after)
+    if exception is not None:
+        fail(work, found, exception_text(exception), exception=exception, retry_after=retry_after)
     else:
         _make_available(work, found)
 
@@ -153,8 +158,16 @@ def release_ended(work: Work, *, now: int) -> None:
         leases.remove_unused(work.connection)
 
 
-def fail(work: Work, lease: Lease, error: str, *, is_last: bool = False, retry_after: int = 0) -> None:
-    """Returns messages to the queue after a failure, unless it was the last allowed failure and the messages have been moved to another queue.
+def fail(
+    work: Work,
+    lease: Lease,
+    error: str,
+    *,
+    exception: Exception | None = None,
+    is_last: bool = False,
+    retry_after: int = 0,
+) -> None:
+    """Gives messages back after a failure, unless it was one too many and they have been moved to another queue.
 
     The messages are hidden for `retry_after` microseconds, unless the failure has disabled the queue: then they are
     available once the queue is enabled.
@@ -162,6 +175,8 @@ def fail(work: Work, lease: Lease, error: str, *, is_last: bool = False, retry_a
     counted = poison_message_handling.handle_job_failure(work, lease, error, is_last=is_last)
     if counted is None:
         return
+    if counted.failures:
+        _emit_job_failed(work, lease, error, exception, retry_at=work.now() + retry_after)
     if retry_after and counted.failures:
         _hide(work, counted, retry_after)
     else:
@@ -171,6 +186,27 @@ def fail(work: Work, lease: Lease, error: str, *, is_last: bool = False, retry_a
 def fail_for_good(work: Work, lease: Lease, error: str, *, retry_after: int = 0) -> None:
     """Ends a lease with a failure, and handles its messages as poison messages."""
     fail(work, _stored_lease(work, lease), error, is_last=True, retry_after=retry_after)
+
+
+def _emit_job_failed(work: Work, lease: Lease, error: str, exception: Exception | None, *, retry_at: int) -> None:
+    queue = work.objects.queues_by_id.get(lease.queue_id)
+    if queue is None or not work.effects.wants(JobFailed):
+        return
+    handle = failures.first_ready_handle(work.connection, lease.conversation_group_id)
+    endpoint = None if handle is None else conversation_endpoints.by_handle(work.connection, handle)
+    work.effects.events.append(
+        JobFailed(
+            at=work.now(),
+            database=work.database,
+            queue=plain_queue_name(queue),
+            conversation_handle=None if handle is None else uuid.UUID(bytes=handle),
+            conversation_id=None if endpoint is None else uuid.UUID(bytes=endpoint.conversation_id),
+            attempt=lease.attempts,
+            error=failures.shortened_error(error),
+            retry_at=EPOCH + timedelta(microseconds=retry_at),
+            exception=exception,
+        )
+    )
 
 
 def _stored_lease(work: Work, lease: Lease) -> Lease:

@@ -127,6 +127,7 @@ def _handle_poison_message(work: Work, queue_id: int, group: bytes | None, handl
     queue = work.objects.queues_by_id.get(queue_id)
     if queue is None or not queue.is_poison_message_handling_enabled:
         return False
+    error = failures.shortened_error(error)
     if queue.poison_queue_id is None:
         _disable_queue(work, queue, handle, error)
         return False
