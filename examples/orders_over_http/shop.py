@@ -9,10 +9,9 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
 from typing import Any, Final
 
-from ssbroker import Database, Instance, LeaseLostError, WorkQueue
+from ssbroker import Database, Instance, Job, WorkQueue
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -26,7 +25,7 @@ class Shop:
 
     def __init__(self, database: Database) -> None:
         self.database: Final = database
-        self.to_ship: Final[WorkQueue] = database.queue("ToShip")
+        self.to_ship: Final[WorkQueue] = database.queue("ToShip", on_poison="move")
         with database.transaction() as t:
             t.connection.execute(
                 "CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, article TEXT, shipped_by_attempt INTEGER)"
@@ -40,15 +39,12 @@ class Shop:
             self.to_ship.put({"order": order_id}, codec="json", transaction=t)
         return order_id
 
-    async def ship(self) -> None:
-        """Ships orders, one after the other. If the process is killed, the order is shipped by another worker."""
-        while True:
-            with suppress(LeaseLostError):  # it took too long, and another worker ships the order
-                async with self.to_ship.take(lease=2) as job:
-                    await asyncio.sleep(0.05)  # call the carrier here
-                    async with job.transaction() as t:
-                        order = (job.attempt, job.value["order"])
-                        t.connection.execute("UPDATE orders SET shipped_by_attempt = ? WHERE id = ?", order)
+    async def ship(self, job: Job) -> None:
+        """Ships an order. If this raises an exception or the process is killed, a worker tries again later."""
+        await asyncio.sleep(0.05)  # call the carrier here
+        async with job.transaction() as t:
+            order = (job.attempt, job.value["order"])
+            t.connection.execute("UPDATE orders SET shipped_by_attempt = ? WHERE id = ?", order)
 
     def count(self) -> dict[str, int]:
         """Returns the number of orders, how many are shipped, and how many of these by a repeated attempt."""
@@ -75,14 +71,13 @@ class Application:
         """Ships orders while the server runs."""
         await receive()
         async with Instance.open(os.environ.get("SHOP", "shop-data"), create=True) as instance:
-            self._shop = Shop(instance.create_database("Shop", exist_ok=True))
-            workers = [asyncio.create_task(self._shop.ship()) for _ in range(WORKERS)]
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            for worker in workers:  # a cancelled worker gives its order back
-                worker.cancel()
-                with suppress(asyncio.CancelledError):
-                    await worker
+            shop = self._shop = Shop(instance.create_database("Shop", exist_ok=True))
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(WORKERS):
+                    workers.create_task(shop.to_ship.arun_worker(shop.ship, lease=2))
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+                instance.stop_workers()  # each ships its current order, and then returns
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _answer(self, shop: Shop, method: str, receive: Receive, send: Send) -> None:

@@ -15,7 +15,6 @@ from typing import Final
 from ssbroker import _core
 from ssbroker.exceptions import InvalidGuidError, OptionError
 
-
 DURATION_MAX: Final = 366 * 24 * 3600
 """The longest wait or lease, in seconds."""
 

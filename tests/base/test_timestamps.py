@@ -56,6 +56,8 @@ class ZoneWithoutOffset(tzinfo):
     def utcoffset(self, _: datetime | None) -> None:
         return None
 
+    dst = tzname = utcoffset
+
 
 @pytest.mark.parametrize("zone", [None, ZoneWithoutOffset()])
 def test_a_datetime_without_a_time_zone_is_rejected(zone: tzinfo | None) -> None:

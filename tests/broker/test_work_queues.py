@@ -215,7 +215,9 @@ def test_a_wrong_delay_is_logged_and_the_default_is_used(
 @pytest.mark.parametrize("given", [-1, "5", True, float("nan"), float("inf"), 366 * 24 * 3600 + 1])
 def test_a_wrong_number_of_seconds_is_refused(instance: Instance, sales: Database, given: Any) -> None:
     for queue in (instance.queue, sales.queue):
-        with pytest.raises(OptionError, match=r"^retry_after: expected a number of seconds from 0 to 31,622,400 .*; got"):
+        with pytest.raises(
+            OptionError, match=r"^retry_after: expected a number of seconds from 0 to 31,622,400 .*; got"
+        ):
             queue("Jobs", retry_after=given)
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
 
@@ -606,9 +608,9 @@ def test_nothing_is_left_after_a_job_that_another_method_takes(
 ) -> None:
     """The job may end the conversation itself, as it does for other senders."""
     queue = sales.queue("Jobs")
-    for name, options in ((None, {}), ("Jobs", {}), ("Jobs", {"top": 1})):
+    for take in (queue.take, partial(sales.take, "Jobs"), partial(sales.take, "Jobs", top=1)):
         queue.put(b"one")
-        with queue.take() if name is None else sales.take(name, **options) as job, job.transaction() as t:
+        with take() as job, job.transaction() as t:
             if is_ended:
                 t.end_conversation(job.message.conversation_handle)
         assert rows(instance) == 0

@@ -6,7 +6,7 @@ import asyncio
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -60,29 +60,43 @@ def test_an_order_may_arrive_in_parts(shop: ModuleType, instance: Instance) -> N
     assert application._shop.count() == {"orders": 1, "shipped": 0, "repeated": 0}
 
 
-def test_a_worker_that_loses_its_order_ships_the_next(
-    shop: ModuleType, instance: Instance, clock: Clock, monkeypatch: pytest.MonkeyPatch
+def test_failing_orders_do_not_end_the_workers(
+    shop: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = shop.Shop(instance.create_database("Shop"))
-    carried: list[float] = []
+    """One for each worker. When the server stops, the workers finish their current orders."""
+    began = 0
+    asleep = asyncio.sleep
 
     async def carry(seconds: float) -> None:
-        carried.append(seconds)
-        if len(carried) == 1:
-            clock.advance(seconds=60)
-            with store.to_ship.take(timeout=0) as taken_by_another:
-                assert taken_by_another
+        nonlocal began
+        began += 1
+        if began <= shop.WORKERS:
+            raise OSError("the carrier does not answer")
+        await asleep(10 * seconds)
 
     async def main() -> None:
-        for article in ("chair", "table"):
-            await store.accept(article)
-        worker = asyncio.create_task(store.ship())
-        while (await asyncio.to_thread(store.count))["shipped"] < 1:
-            assert not worker.done()
-        worker.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await worker
+        to_server, from_server = asyncio.Queue[dict[str, Any]](), asyncio.Queue[dict[str, Any]]()
+        application = shop.Application()
+        server = asyncio.create_task(application({"type": "lifespan"}, to_server.get, from_server.put))
+        await to_server.put({"type": "lifespan.startup"})
+        assert await from_server.get() == {"type": "lifespan.startup.complete"}
+        store = application._shop
+        for _ in range(shop.WORKERS):
+            await store.accept("chair")
+        while began < shop.WORKERS:
+            await asleep(0.01)
+        await store.accept("table")
+        while began == shop.WORKERS:
+            await asleep(0.01)
+        await to_server.put({"type": "lifespan.shutdown"})
+        await server
 
-    monkeypatch.setattr(shop, "asyncio", SimpleNamespace(sleep=carry))
+    monkeypatch.setenv("SHOP", str(tmp_path / "shop"))
+    monkeypatch.setattr(shop.asyncio, "sleep", carry)
     asyncio.run(main())
-    assert store.count() == {"orders": 2, "shipped": 1, "repeated": 0}
+    with Instance.open(tmp_path / "shop") as instance:
+        counts = shop.Shop(instance.database("Shop")).count()
+        assert counts["orders"] == shop.WORKERS + 1
+        assert counts["shipped"] == began - shop.WORKERS >= 1
+        assert "LEASED" not in instance.view("sys.dm_broker_leases")["state"].to_pylist()
+    assert caplog.text.count("OSError: the carrier does not answer, retry_at=") == shop.WORKERS

@@ -74,6 +74,11 @@ async def wait(waiting: Wait) -> bool:
         raise
 
 
+async def sleep(seconds: float) -> None:
+    """Waits for a time."""
+    await _anyio().sleep(seconds)
+
+
 async def _in_thread(function: Callable[[], Result], *, is_abandoned: bool = False) -> Result:
     anyio = _anyio()
     # There is no limit on threads: threads that wait for a lock must not keep its holder from committing.

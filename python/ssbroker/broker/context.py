@@ -139,6 +139,13 @@ class Tracing(Protocol):
         """Returns a context manager for the time in which a job runs; it yields a function that records how the job ended."""
 
 
+class Cancellable(Protocol):
+    """A wait that another thread or a signal handler can end."""
+
+    def cancel(self) -> None:
+        """Ends the wait."""
+
+
 class InstanceContext:
     """The shared state of an open instance.
 
@@ -160,7 +167,9 @@ class InstanceContext:
         events: Delivers events to subscribers.
         counters: The performance counters of this process.
         row_sources: Functions that return the rows of views about this process, by view name.
-        tracing: Observes receives and jobs; None if there is no observer.
+        tracing: Observes receives and jobs; None if nobody does.
+        waiting_jobs: The jobs that wait for messages.
+        has_stopped_workers: Whether jobs take no messages any more.
     """
 
     databases_list: DatabaseList
@@ -195,6 +204,8 @@ class InstanceContext:
         self.counters: Final = Counters()
         self.row_sources: Final[dict[str, Callable[[], Iterable[Sequence[Any]]]]] = {}
         self.tracing: Tracing | None = None
+        self.waiting_jobs: Final[set[Cancellable]] = set()
+        self.has_stopped_workers = False
 
     @property
     def databases(self) -> tuple[DatabaseContext, ...]:
@@ -209,6 +220,12 @@ class InstanceContext:
     def database(self, name: str) -> DatabaseContext:
         """Returns a database by its name."""
         return self.databases_list.one(name)
+
+    def stop_workers(self) -> None:
+        """Ends the waits of jobs, and of those that follow. A signal handler may call it: it takes no lock that the thread may hold."""
+        self.has_stopped_workers = True
+        for each in list(self.waiting_jobs):
+            each.cancel()
 
     def new_guid(self) -> uuid.UUID:
         """Returns a random GUID."""

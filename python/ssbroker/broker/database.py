@@ -248,8 +248,16 @@ class Database:
         deadline = None if seconds is None else time.monotonic() + seconds
         return await async_calls.wait(ReceiveWait(self._context, queue_key(queue), deadline=deadline))
 
-    def take(self, queue: str, *, lease: float = 60.0, timeout: float | None = None, top: int | None = None) -> Job:
-        """Returns a job: messages that are received with a lease, for long-running work.
+    def take(
+        self,
+        queue: str,
+        *,
+        lease: float = 60.0,
+        timeout: float | None = None,
+        top: int | None = None,
+        heartbeat: bool = False,
+    ) -> Job:
+        """Returns a job: messages that are received with a lease, for work that takes long.
 
         The messages stay in the queue until the job acknowledges them; until then, no other receiver gets messages of
         their conversation group. No transaction is open while the job runs, so other threads and processes can write,
@@ -258,8 +266,9 @@ class Database:
         Args:
             queue: The name of the queue; the default schema is `dbo`.
             lease: Seconds after which other receivers may take the messages, unless the job has ended or extended its lease.
-            timeout: Seconds to wait for a message; None waits until one arrives or the instance is closed.
+            timeout: Seconds to wait for a message; None waits until one arrives, `Instance.stop_workers` is called or the instance is closed.
             top: The maximum number of messages; None means all messages of the conversation group that `receive` would take.
+            heartbeat: Whether a thread extends the lease while the block runs, so that only the end of the process ends it.
 
         Returns:
             The job, for one `with` block. It takes the messages when the block is entered; it is false if no message arrived.
@@ -281,7 +290,7 @@ class Database:
             ...         print(job.message.message_body)
             b'two chairs'
         """
-        return Job(self._context, queue, lease=lease, timeout=timeout, top=top)
+        return Job(self._context, queue, lease=lease, timeout=timeout, top=top, heartbeat=heartbeat)
 
     def queue(
         self,

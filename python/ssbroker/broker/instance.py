@@ -752,6 +752,28 @@ class Instance:
     def _set_server(self, server: Server | None) -> None:
         self._server = server
 
+    def stop_workers(self) -> None:
+        """Lets the workers of this process finish their jobs and stop: from now on, `take` returns a false job, also where it waits now.
+
+        `WorkQueue.run_worker` and `WorkQueue.arun_worker` then return. Jobs that run now are not affected. It returns immediately, so a
+        signal handler may call it: `signal.signal(signal.SIGTERM, lambda *_: instance.stop_workers())`.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs")
+            ...     _, _ = queue.put(b"one"), queue.put(b"two")
+            ...     def work(job):
+            ...         instance.stop_workers()
+            ...         print(job.value)
+            ...     queue.run_worker(work)
+            ...     queue.count()
+            b'one'
+            1
+        """
+        self._context.stop_workers()
+
     def close(self) -> None:
         """Stops the threads and closes the files. Does nothing in a forked process.
 

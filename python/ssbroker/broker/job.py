@@ -12,7 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
-from ssbroker._arguments import EPOCH, duration_seconds, integer_argument, is_utf8_text, timeout_seconds
+from ssbroker._arguments import EPOCH, boolean, duration_seconds, integer_argument, is_utf8_text, timeout_seconds
 from ssbroker._text import count_of
 from ssbroker.broker import async_calls
 from ssbroker.broker.context import DatabaseContext, JobOutcome, log_failure
@@ -20,6 +20,7 @@ from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs import work_queue_conversations
 from ssbroker.broker.dialogs.lease import Claim
 from ssbroker.broker.job_retry_delays import RetryAfter, default_delay, delay_after
+from ssbroker.broker.lease_heartbeat import LeaseHeartbeat
 from ssbroker.broker.object_names import queue_key
 from ssbroker.broker.receive_wait import ReceiveWait
 from ssbroker.broker.received_message import Message, identities_of
@@ -76,10 +77,12 @@ class Job:
     __slots__ = (
         "_context",
         "_has_entered",
+        "_heartbeat",
         "_is_over",
         "_is_work_queue",
         "_key",
         "_lease",
+        "_lease_seconds",
         "_messages",
         "_options",
         "_outcome",
@@ -97,6 +100,7 @@ class Job:
         lease: float,
         timeout: float | None,
         top: int | None,
+        heartbeat: bool = False,
         is_work_queue: bool = False,
         retry_after: RetryAfter = 0.0,
     ) -> None:
@@ -108,6 +112,8 @@ class Job:
             round(duration_seconds(lease, name="lease", minimum=LEASE_MIN) * SECOND),
         )
         self._timeout: Final = None if timeout is None else timeout_seconds(timeout, name="timeout")
+        self._lease_seconds: Final = lease if boolean(heartbeat, name="heartbeat") else None
+        self._heartbeat: LeaseHeartbeat | None = None
         self._is_work_queue: Final = is_work_queue
         self._retry_after: Final = retry_after
         self._lease: Lease | None = None
@@ -135,8 +141,13 @@ class Job:
         if self._is_over:
             return
         if error is None:
-            with self.transaction():
-                pass
+            try:
+                with self.transaction():
+                    pass
+            except SsbrokerError as failure:  # not acknowledged, for example because of a lock timeout
+                if not self._is_over:
+                    self._give_back(failure)
+                raise
             return
         # An interrupt, or the end of the program, says nothing about the messages.
         self._give_back(error if isinstance(error, Exception) else None)
@@ -278,9 +289,7 @@ class Job:
         """
         self._check()
         microseconds = round(duration_seconds(lease, name="lease", minimum=LEASE_MIN) * SECOND)
-        with database_transaction(self._context) as work:
-            extended = leasing.extend(work, self._held_lease(), microseconds=microseconds)
-        self._lease = extended
+        self._extend(microseconds)
 
     async def aextend(self, lease: float) -> None:
         """Extends the lease as `extend` does, without blocking the event loop.
@@ -398,6 +407,7 @@ class Job:
         retry_after = self._retry_microseconds()
         with database_transaction(self._context) as work:
             leasing.fail_for_good(work, self._held_lease(), reason, retry_after=retry_after)
+            self._stop_heartbeat()  # before the commit, after which it could extend the lease
         self._ended_with("fail", reason)
 
     async def afail(self, reason: str = _JOB_FAILED) -> None:
@@ -426,6 +436,15 @@ class Job:
         """
         await async_calls.complete(partial(self.fail, reason))
 
+    def _extend(self, microseconds: int, heartbeat: LeaseHeartbeat | None = None) -> None:
+        with database_transaction(self._context) as work:
+            if (
+                heartbeat is not None and heartbeat.is_stopped
+            ):  # the job has ended while this thread waited for the lock
+                return
+            extended = leasing.extend(work, self._held_lease(), microseconds=microseconds)
+        self._lease = extended
+
     def _begin(self) -> float | None:
         """Begins the block; returns the time until which to wait for messages."""
         if self._has_entered:
@@ -434,6 +453,8 @@ class Job:
         return None if self._timeout is None else time.monotonic() + self._timeout
 
     def _claim(self) -> Claim | None:
+        if self._context.instance.has_stopped_workers:
+            return None
         top, lease = self._options
         return leasing.claim(self._context, self._queue, top=top, microseconds=lease, is_work_queue=self._is_work_queue)
 
@@ -444,7 +465,7 @@ class Job:
             self._give_back()
 
     def _wait_until(self, deadline: float | None) -> ReceiveWait:
-        return ReceiveWait(self._context, self._key, deadline=deadline)
+        return _JobWait(self._context, self._key, deadline=deadline)
 
     def _start(self, claimed: Claim | None) -> None:
         if claimed is None:
@@ -452,6 +473,11 @@ class Job:
         self._lease = claimed.lease
         self._is_over = False
         self._messages = tuple(map(Message, claimed.messages))
+        try:
+            self._start_heartbeat()
+        except BaseException:  # no system thread is available
+            self._give_back()  # __exit__ will not be called
+            raise
         tracing = self._context.instance.tracing
         if tracing is None:
             return
@@ -465,6 +491,16 @@ class Job:
         except BaseException:
             self._give_back()  # __exit__ will not be called
             raise
+
+    def _start_heartbeat(self) -> None:
+        if self._lease_seconds is not None:
+            _, lease = self._options
+            self._heartbeat = LeaseHeartbeat(self._context, partial(self._extend, lease), seconds=self._lease_seconds)
+            self._heartbeat.start()
+
+    def _stop_heartbeat(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
 
     def _acknowledge(self, work: Work) -> None:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self._messages])
@@ -483,6 +519,7 @@ class Job:
 
     def _ended_with(self, outcome: str, failed_with: str | None = None) -> None:
         self._is_over = True
+        self._stop_heartbeat()
         if self._outcome is not None:
             with suppress(Exception):  # a failure of tracing does not change how the job ends
                 self._outcome(outcome, failed_with)
@@ -528,6 +565,18 @@ class Job:
             return f"<Job of queue {self._queue!r}, not open>"
         state = "over" if self._is_over else f"leased until {self.lease_ends_at:%Y-%m-%d %H:%M:%S} UTC"
         return f"<Job of queue {self._queue!r}, {count_of(len(self._messages), 'message')}, {state}>"
+
+
+class _JobWait(ReceiveWait):
+    """The wait of a job, which `Instance.stop_workers` ends."""
+
+    def wait(self) -> bool:
+        instance = self._database.instance
+        instance.waiting_jobs.add(self)
+        try:
+            return not instance.has_stopped_workers and super().wait()
+        finally:
+            instance.waiting_jobs.discard(self)
 
 
 class _JobTransaction(Transaction):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from functools import partial
 from threading import get_ident
@@ -12,7 +13,7 @@ from typing import Any, Final, Literal, NoReturn
 
 from ssbroker._arguments import EPOCH, boolean, epoch_microseconds, guid_bytes, utc_datetime
 from ssbroker._well_known import DEFAULT, WORK_QUEUE_CONTRACT
-from ssbroker.broker import async_calls, object_ddl
+from ssbroker.broker import async_calls, object_ddl, worker_loop
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import dialog_lifecycle, lease, poison_message_handling, work_queue_conversations
 from ssbroker.broker.dialogs import send as sending
@@ -180,8 +181,8 @@ class WorkQueue:
         """
         return await async_calls.complete(partial(self.put, body, codec=codec, at=at))
 
-    def take(self, *, lease: float = 60.0, timeout: float | None = None) -> Job:
-        """Returns a job with the next message, as `Database.take` does. The end of the job also ends the conversation that `put` began.
+    def take(self, *, lease: float = 60.0, timeout: float | None = None, heartbeat: bool = False) -> Job:
+        """Returns a job with the next message, as `Database.take` does. At the end of the job, the conversation that `put` began ends.
 
         A conversation that another sender began stays open until that sender ends it, because more messages may follow.
         A worker that expects no more messages ends the conversation in the transaction of the job:
@@ -195,7 +196,8 @@ class WorkQueue:
 
         Args:
             lease: Seconds after which other workers may take the message, unless the job has ended or extended its lease.
-            timeout: Seconds to wait for a message; None waits until one arrives or the instance is closed.
+            timeout: Seconds to wait for a message; None waits until one arrives, `Instance.stop_workers` is called or the instance is closed.
+            heartbeat: Whether a thread extends the lease while the block runs, so that only the end of the process ends it.
 
         Returns:
             The job, for one `with` block. It is false if no message arrived.
@@ -219,9 +221,85 @@ class WorkQueue:
             lease=lease,
             timeout=timeout,
             top=None,
+            heartbeat=heartbeat,
             is_work_queue=True,
             retry_after=self._retry_after,
         )
+
+    def run_worker(
+        self,
+        function: Callable[[Job], object],
+        *,
+        lease: float = 60.0,
+        timeout: float | None = None,
+        heartbeat: bool = False,
+    ) -> None:
+        """Calls a function with each job, one after the other, until `Instance.stop_workers` is called.
+
+        When the function returns, the job is acknowledged. An exception is logged, the message waits for the time of `retry_after`, and the
+        worker takes the next job. If jobs cannot be taken, because the queue is disabled or the database cannot be used, the worker logs this
+        and tries again after 1, 2, 4 seconds and so on, at most every 30 seconds. It also returns if the instance is closed.
+
+        To process several jobs at the same time, call it in several threads or processes.
+
+        Args:
+            function: A function that takes the job, as in the block of `take`.
+            lease: As in `take`.
+            timeout: Seconds to wait for a message, after which the worker returns; None waits without limit.
+            heartbeat: As in `take`.
+
+        Raises:
+            BrokerError: The queue has been dropped (15151).
+            OptionError: An option has an invalid value, or `function` is a coroutine or generator function.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...     queue = instance.queue("Jobs")
+            ...     _ = queue.put({"resize": "cat.png"}, codec="json")
+            ...     queue.run_worker(lambda job: print("resizing", job.value["resize"]), timeout=0)
+            resizing cat.png
+        """
+        worker_loop.run(self._context, partial(self.take, lease=lease, timeout=timeout, heartbeat=heartbeat), function)
+
+    async def arun_worker(
+        self,
+        function: Callable[[Job], Awaitable[object]],
+        *,
+        lease: float = 60.0,
+        timeout: float | None = None,  # noqa: ASYNC109  # as `run_worker`, and without an exception
+        heartbeat: bool = False,
+    ) -> None:
+        """Awaits a coroutine function with each job, one after the other, as `run_worker` does, without blocking the event loop.
+
+        To process several jobs at the same time, start several tasks. A task that is cancelled gives its job back.
+
+        Args:
+            function: A coroutine function that takes the job, as in the block of `take`.
+            lease: As in `take`.
+            timeout: Seconds to wait for a message, after which the worker returns; None waits without limit.
+            heartbeat: As in `take`.
+
+        Raises:
+            BrokerError: The queue has been dropped (15151).
+            OptionError: An option has an invalid value, or `function` is not a coroutine function.
+
+        Examples:
+            >>> import asyncio, tempfile
+            >>> from ssbroker import Instance, Job
+            >>> async def resize(job: Job) -> None:
+            ...     print("resizing", job.value["resize"])
+            >>> async def main() -> None:
+            ...     with tempfile.TemporaryDirectory() as folder, Instance.open(folder, create=True) as instance:
+            ...         queue = instance.queue("Jobs")
+            ...         await queue.aput({"resize": "cat.png"}, codec="json")
+            ...         await queue.arun_worker(resize, timeout=0)
+            >>> asyncio.run(main())
+            resizing cat.png
+        """
+        take = partial(self.take, lease=lease, timeout=timeout, heartbeat=heartbeat)
+        await worker_loop.arun(self._context, take, function)
 
     def requeue(self, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
         """Moves failed messages back from the poison queue to this queue, as `Database.requeue` does.

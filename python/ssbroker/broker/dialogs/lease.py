@@ -226,7 +226,7 @@ def _lease_lost_error(lease: Lease, *, now: int) -> LeaseLostError:
         )
     return LeaseLostError(
         f"{lost} it ended, and another receiver took the messages, or the conversation of the messages was ended. "
-        "Nothing was committed. Use a longer lease, or extend the lease with Job.extend"
+        "Nothing was committed. Use a longer lease, or keep it with heartbeat=True"
     )
 
 

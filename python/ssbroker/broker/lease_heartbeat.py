@@ -1,0 +1,62 @@
+"""Keeps the lease of a job while its block runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from ssbroker.broker.context import DatabaseContext, log_failure
+from ssbroker.exceptions import LeaseLostError, SsbrokerError
+
+_EXTENSIONS_PER_LEASE: Final = 3
+_RETRIES_PER_EXTENSION: Final = 4
+
+
+class LeaseHeartbeat:
+    """A thread that extends a lease three times during each lease, until `stop`.
+
+    It survives failures, such as lock timeouts, and ends when the lease is lost. When the process is killed, the thread ends
+    with it, and so does the lease.
+
+    Args:
+        database: The database of the queue.
+        extend: Extends the lease, unless the heartbeat is stopped; raises `LeaseLostError` if another receiver has the messages.
+        seconds: The duration of the lease.
+    """
+
+    def __init__(
+        self, database: DatabaseContext, extend: Callable[[LeaseHeartbeat], object], *, seconds: float
+    ) -> None:
+        self._database: Final = database
+        self._extend: Final = extend
+        self._interval: Final = seconds / _EXTENSIONS_PER_LEASE
+        self._stopped: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._run, name="ssbroker lease heartbeat", daemon=True)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the lease must not be extended any more."""
+        return self._stopped.is_set()
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread, without waiting: it may wait for the write lock, which the caller may hold."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        wait = self._interval
+        while not self._stopped.wait(wait):
+            try:
+                self._extend(self)
+                wait = self._interval
+            except LeaseLostError:  # the job gets this error, too
+                return
+            except SsbrokerError as error:
+                if self._stopped.is_set() or self._database.commit_signals.is_closed:
+                    return
+                wait = self._interval / _RETRIES_PER_EXTENSION
+                log_failure(self._database, "the lease of a job could not be extended; trying again", error)

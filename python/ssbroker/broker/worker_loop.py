@@ -1,0 +1,99 @@
+"""Workers: they run a function for each job of a work queue."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ssbroker._arguments import returns_at_once
+from ssbroker.broker import async_calls
+from ssbroker.broker.context import DatabaseContext, log_failure
+from ssbroker.broker.job import Job
+from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, StorageError
+from ssbroker.protocol.broker_errors import RECEIVE_DISABLED
+
+_LONGEST_PAUSE: Final = 30.0
+
+
+def run(database: DatabaseContext, take: Callable[[], Job], function: Callable[[Job], object]) -> None:
+    """Implements `WorkQueue.run_worker`; `take` returns the next job."""
+    given: object = function
+    if not callable(given) or not returns_at_once(function):
+        raise OptionError(
+            f"function: expected a regular function that takes a job, got {function!r:.80}; "
+            "for a coroutine function, use `await queue.arun_worker(function)`"
+        )
+    failures = _Failures(database)
+    while True:
+        job = take()
+        try:
+            with job:
+                if not job:
+                    return
+                function(job)
+            failures.reset()
+        except Exception as error:  # noqa: BLE001  # a job that fails must not end the worker
+            pause = failures.pause_after(error, job)
+            if pause is None:
+                return
+            time.sleep(pause)
+
+
+async def arun(
+    database: DatabaseContext, take: Callable[[], Job], function: Callable[[Job], Awaitable[object]]
+) -> None:
+    """Implements `WorkQueue.arun_worker`; `take` returns the next job."""
+    if not any(map(inspect.iscoroutinefunction, (function, type(function).__call__))):
+        raise OptionError(
+            f"function: expected a coroutine function (`async def`) that takes a job, got {function!r:.80}; "
+            "for a regular function, use `queue.run_worker(function)`"
+        )
+    failures = _Failures(database)
+    while True:
+        job = take()
+        try:
+            async with job:
+                if not job:
+                    return
+                await function(job)
+            failures.reset()
+        except Exception as error:  # noqa: BLE001  # a job that fails must not end the worker
+            pause = failures.pause_after(error, job)
+            if pause is None:
+                return
+            await async_calls.sleep(pause)
+
+
+class _Failures:
+    """Decides how a worker continues after an exception."""
+
+    def __init__(self, database: DatabaseContext) -> None:
+        self._database: Final = database
+        self._pause = 1.0
+
+    def reset(self) -> None:
+        self._pause = 1.0
+
+    def pause_after(self, error: Exception, job: Job) -> float | None:
+        """Returns the seconds until the worker takes the next job; None if it ends, because the instance is closed.
+
+        A failed attempt has been logged as `JobFailed`. Without a job, `take` has failed: the worker waits until the database can be used
+        and the queue is enabled again.
+
+        Raises:
+            Exception: The error, if it will not go away, such as that of a queue that was dropped.
+        """
+        if job:
+            if isinstance(error, LeaseLostError):
+                log_failure(self._database, "a job was lost", error)
+            return 0.0
+        if self._database.commit_signals.is_closed:
+            return None
+        is_disabled = isinstance(error, BrokerError) and error.number == RECEIVE_DISABLED
+        if not is_disabled and not isinstance(error, StorageError):
+            raise error
+        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+        log_failure(self._database, f"a worker cannot take jobs; trying again in {pause:.0f} s", error)
+        return pause
