@@ -167,9 +167,9 @@ class InstanceContext:
         events: Delivers events to subscribers.
         counters: The performance counters of this process.
         row_sources: Functions that return the rows of views about this process, by view name.
-        tracing: Observes receives and jobs; None if nobody does.
+        tracing: Observes receives and jobs; None if there is no observer.
         waiting_jobs: The jobs that wait for messages.
-        has_stopped_workers: Whether jobs take no messages any more.
+        has_stopped_workers: Whether jobs no longer take messages.
     """
 
     databases_list: DatabaseList
