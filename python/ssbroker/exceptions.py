@@ -140,14 +140,16 @@ class StorageError(SsbrokerError, OSError):
 
     Attributes:
         file: Path of the file; None if unknown.
+        errno: The error number of the operating system, such as `errno.ENOSPC`; None if unknown.
     """
 
-    def __init__(self, message: str, *, file: str | None = None) -> None:
+    def __init__(self, message: str, *, file: str | None = None, errno: int | None = None) -> None:
         super().__init__(message)
         self.file = file
+        self.errno = errno
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.args[0], self.__dict__))
+        return (_rebuild, (type(self), self.args[0], {**self.__dict__, "errno": self.errno}))
 
 
 class LockTimeoutError(StorageError, TimeoutError):
@@ -202,5 +204,6 @@ class BrokerWarning(UserWarning):
 
 def _rebuild(kind: type[SsbrokerError], message: str, state: dict[str, object]) -> SsbrokerError:
     error = kind(message)
-    error.__dict__.update(state)
+    for name, value in state.items():
+        setattr(error, name, value)
     return error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import pickle
 import random
 import threading
 from contextlib import closing
@@ -12,8 +14,10 @@ import apsw
 import pytest
 
 from ssbroker.exceptions import LockTimeoutError, StorageError
+from ssbroker.store import sqlite
 from ssbroker.store.database_file import DatabaseFile
 from ssbroker.store.schema import DATABASE
+from tests.store.failing_calls import failing_calls
 from tests.store.numbered_rows import MIGRATIONS, numbers, numbers_at, write
 from tests.unprivileged import nobody
 
@@ -54,7 +58,20 @@ def test_a_missing_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError, match="no such file") as caught:
         DatabaseFile.open(tmp_path / name, MIGRATIONS)
     assert caught.value.file == str(tmp_path / name)
+    assert caught.value.errno == errno.ENOENT
     assert not (tmp_path / name).exists()
+
+
+def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite reports an I/O error when there is no space for the index of the log."""
+    monkeypatch.setattr(sqlite, "free_bytes", lambda _path: 0)
+    with failing_calls("write") as disk:
+        disk.asked, disk.fails_at = 0, 1
+        with pytest.raises(StorageError) as caught, closing(DatabaseFile.open(path, MIGRATIONS)) as file:
+            write(file, 10)
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert str(error) == f"{path}: no space is left on its disk"
+        assert (error.errno, error.file) == (errno.ENOSPC, str(path))
 
 
 def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:

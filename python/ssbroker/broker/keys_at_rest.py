@@ -94,7 +94,9 @@ def _read_service_key(folder: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error.strerror or error}", file=str(path)) from error
+        raise StorageError(
+            f"{path}: cannot be read: {error.strerror or error}", file=str(path), errno=error.errno
+        ) from error
     if len(key) != _SERVICE_KEY_BYTES:
         raise StorageError(
             f"{path}: expected a key of {_SERVICE_KEY_BYTES} bytes, got {len(key)} bytes; restore the file from a backup",
@@ -113,7 +115,9 @@ def _read_or_create_service_key(folder: Path) -> bytes:
         with suppress(FileExistsError):  # another process created it first
             create_file(path, keys.new_master_key(), mode=0o600)
     except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror or error}", file=str(path)) from error
+        raise StorageError(
+            f"{path}: cannot be written: {error.strerror or error}", file=str(path), errno=error.errno
+        ) from error
     key = _read_service_key(folder)
     if key is None:
         raise StorageError(

@@ -49,7 +49,9 @@ class ServeLock:
         except StorageError:
             raise
         except OSError as error:
-            raise StorageError(f"{self._path}: cannot be locked: {error.strerror}", file=str(self._path)) from error
+            raise StorageError(
+                f"{self._path}: cannot be locked: {error.strerror}", file=str(self._path), errno=error.errno
+            ) from error
         self._file = file
 
     def release(self) -> None:

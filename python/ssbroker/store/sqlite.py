@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import shutil
 import stat
 import time
 from collections.abc import Callable
@@ -108,7 +109,8 @@ def raise_storage_error(
             file=str(path),
         ) from error
     if isinstance(error, file_errors):
-        raise StorageError(f"{path}: {_reason(path, error)}", file=str(path)) from error
+        number, reason = _reason(path, error)
+        raise StorageError(f"{path}: {reason}", file=str(path), errno=number) from error
 
 
 def lock_timeout_error(path: Path, waited: float) -> LockTimeoutError:
@@ -171,39 +173,57 @@ def is_missing(path: Path) -> bool:
     return False
 
 
-def _lack_of_files() -> str | None:
+def free_bytes(path: Path) -> int | None:
+    """Returns how much space this process can use on the disk of a file; None if it is not known."""
+    try:
+        if not hasattr(os, "statvfs"):
+            return shutil.disk_usage(path.parent).free
+        found = os.statvfs(path.parent)
+    except OSError:
+        return None
+    if not found.f_blocks:  # the file system does not know
+        return None
+    return (found.f_bavail if os.geteuid() else found.f_bfree) * found.f_frsize
+
+
+def _lack_of_files() -> tuple[int, str] | None:
     """Returns the reason if the limit of open files is reached: SQLite does not report it."""
     descriptors: list[int] = []
     try:
         while len(descriptors) < _FILES_NEEDED:
             descriptors.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as failure:
-        return _NO_FILE_LEFT.get(failure.errno or 0)
+        number = failure.errno or 0
+        return (number, _NO_FILE_LEFT[number]) if number in _NO_FILE_LEFT else None
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
     return None
 
 
-def _reason(path: Path, error: Exception) -> str:
-    """Returns SQLite's message, or a more precise reason why the file cannot be opened."""
+def _reason(path: Path, error: Exception) -> tuple[int | None, str]:
+    """Returns the operating system's error number, if it is known, and SQLite's message, or a more precise reason."""
     import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
+    if isinstance(error, apsw.FullError):
+        return errno.ENOSPC, str(error)
     if isinstance(error, apsw.CantOpenError | apsw.IOError) and (reason := _lack_of_files()):
         return reason
+    if isinstance(error, apsw.CantOpenError | apsw.IOError) and free_bytes(path) == 0:
+        return errno.ENOSPC, "no space is left on its disk"
     if not isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError):
-        return str(error)
+        return None, str(error)
     if is_missing(path):
-        return "no such file"
+        return errno.ENOENT, "no such file"
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except OSError as failure:
-        return failure.strerror or str(failure)
+        return failure.errno, failure.strerror or str(failure)
     if is_folder:
-        return "is a folder"
+        return errno.EISDIR, "is a folder"
     if not os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        return "its folder is read-only, and SQLite must create two files in it"
-    return "is read-only" if isinstance(error, apsw.ReadOnlyError) else str(error)
+        return errno.EACCES, "its folder is read-only, and SQLite must create two files in it"
+    return (errno.EACCES, "is read-only") if isinstance(error, apsw.ReadOnlyError) else (None, str(error))
 
 
 STATEMENTS_CACHED: Final = 256
