@@ -11,10 +11,11 @@ from prometheus_client import CollectorRegistry
 from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.metrics import Metrics
-from ssbroker.broker.overview import health_problems
+from ssbroker.broker.overview import health_problems, overview_of
 from ssbroker.exceptions import StorageError
 from ssbroker.security.certificates import Validity
-from ssbroker.store.database_file import WRITE_RETRY_AFTER
+from ssbroker.store import database_file
+from ssbroker.store.database_file import WRITE_CHECK_INTERVAL, WRITE_RETRY_AFTER
 from tests.broker.network.recording_endpoints import Authority
 from tests.store.failing_calls import failing_calls
 
@@ -117,6 +118,7 @@ def test_writes_that_fail_are_counted(tmp_path: Path) -> None:
         sales = instance.create_database("Sales")
         sales.create_queue("Orders")
         metrics = Metrics(instance)
+        assert failures() == {"msdb": 0, "Sales": 0}
         disk.asked, disk.fails_at = 0, 1
         with pytest.raises(StorageError, match="full"):
             sales.create_queue("Others")
@@ -141,6 +143,7 @@ def test_an_idle_database_is_healthy_again_some_time_after_the_disk_recovers(tmp
         Instance.create(tmp_path / "shop", name="shop", background=False) as instance,
     ):
         sales = instance.create_database("Sales")
+        assert list(health_problems(instance)) == ["endpoint"]
         disk.asked, disk.fails_at = 0, 1
         with pytest.raises(StorageError, match="full"):
             sales.create_queue("Orders")
@@ -152,4 +155,33 @@ def test_an_idle_database_is_healthy_again_some_time_after_the_disk_recovers(tmp
         assert list(health_problems(instance)) == ["endpoint"]
         disk.asked = 0
         assert list(health_problems(instance)) == ["endpoint"]
-        assert disk.asked == 0, "there is no test write without an earlier failure"
+        assert disk.asked == 0, "the last test write was less than ten seconds ago"
+
+
+def test_a_full_disk_is_a_problem_although_this_process_writes_nothing(tmp_path: Path) -> None:
+    """The writes of other processes fail, of which this process does not know."""
+    with (
+        failing_calls("full") as disk,
+        Instance.create(tmp_path / "shop", name="shop", background=False) as instance,
+    ):
+        sales = instance.create_database("Sales")
+        metrics = Metrics(instance)
+        assert list(health_problems(instance)) == ["endpoint"]
+        disk.asked, disk.fails_at = 0, 1
+        for database in instance.databases:
+            database_context(database).file._checked_at -= WRITE_CHECK_INTERVAL  # noqa: SLF001
+        problem = f"could not be written: {sales.path}: database or disk is full"
+        lines = metrics.text().decode().splitlines()
+        assert 'ssbroker_database_write_failures_total{database="Sales"} 1.0' in lines
+        assert 'ssbroker_database_writable{database="Sales"} 0.0' in lines
+        assert 'ssbroker_database_enabled{database="Sales"} 1.0' in lines
+        assert health_problems(instance)["database Sales"] == problem
+        row = next(row for row in overview_of(instance)["databases"] if row["name"] == "Sales")
+        assert (row["state_desc"], row["problem"]) == ("ONLINE", problem)
+
+
+def test_an_almost_full_disk_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test write may still find room, for example in the write-ahead log, when messages do not."""
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        monkeypatch.setattr(database_file, "free_bytes", lambda _path: 12_345)
+        assert health_problems(instance)["database msdb"] == "its disk is almost full: 12,345 bytes are free"

@@ -74,3 +74,15 @@ def test_health_reports_write_failures_although_a_write_has_succeeded(tmp_path: 
             assert t.receive(ORDERS, timeout=DEADLINE)["message_body"].to_pylist() == [BODY]
         assert health(served) == (503, problems)
         assert served.stop() == 0
+
+
+def test_health_reports_a_full_disk_although_the_server_writes_nothing(tmp_path: Path) -> None:
+    """The disk is full for the workers, which are other processes."""
+    Instance.create(tmp_path / "shop", name="shop", background=False).close()
+    options = ("--listen", "127.0.0.1:0", "--allow-unencrypted", "--http", "127.0.0.1:0")
+    with ServeProcess(tmp_path / "shop", *options) as served:
+        limit_file_size(served.process.pid, FULL)
+        status, problems = health(served)
+        assert (status, list(problems)) == (503, ["database msdb"])
+        assert problems["database msdb"].startswith("could not be written: ")
+        assert served.stop() == 0

@@ -201,8 +201,8 @@ class Metrics:
         yield from self._forwarding()
         running = self._instance.view("sys.dm_broker_activated_tasks").num_rows
         yield GaugeMetricFamily("ssbroker_tasks_running", "Queue readers that are running.", value=running)
-        yield self._write_failures()
         yield from self._databases()
+        yield self._write_failures()
 
     def _write_failures(self) -> Metric:
         """Returns the metric of failed writes, which does not decrease when the disk recovers."""
@@ -210,7 +210,7 @@ class Metrics:
 
         family = CounterMetricFamily(
             "ssbroker_database_write_failures",
-            "Transactions of this process that failed because a database could not be written, such as on a full disk.",
+            "Transactions and test writes of this process that failed because a database could not be written, such as on a full disk.",
             labels=["database"],
         )
         for database in self._instance.databases:
@@ -242,8 +242,14 @@ class Metrics:
         enabled = GaugeMetricFamily(
             "ssbroker_database_enabled", "Whether a database is usable and its broker is enabled.", labels=["database"]
         )
+        writable = GaugeMetricFamily(
+            "ssbroker_database_writable",
+            "Whether a database can be written: the last writes of this process succeeded, and its disk is not almost full.",
+            labels=["database"],
+        )
         for row in found["databases"]:
             enabled.add_metric([row["name"]], float(row["is_broker_enabled"] and row["state_desc"] == "ONLINE"))
+            writable.add_metric([row["name"]], float(row["problem"] is None))
         messages = GaugeMetricFamily(
             "ssbroker_queue_messages",
             "Messages in a queue; those scheduled for later or for a retry are waiting.",
@@ -268,7 +274,7 @@ class Metrics:
         )
         for row in found["conversations"]:
             conversations.add_metric([row["database"], row["state"]], row["count"])
-        yield from (enabled, messages, is_on, conversations)
+        yield from (enabled, writable, messages, is_on, conversations)
         with self._guard:
             rows = [{**row, "to_service_name": self._service_label(row)} for row in found["transmission_queue"]]
         yield from _transmission_queues(rows)

@@ -33,17 +33,22 @@ DatabaseQueue: TypeAlias = tuple[str, str]
 def overview_of(instance: Instance) -> dict[str, Any]:
     """Returns the databases, queues, failed messages, leases, conversations by state, transmission queues, and serving process of an instance, ready for JSON.
 
-    A database that cannot be read is SUSPECT, with its problem, and contributes no counts.
+    A database that cannot be read is SUSPECT, with its problem, and contributes no counts. One that cannot be written has a problem, too.
     """
     counted: dict[str, Rows] = {"queues": [], "moved": [], "leases": [], "conversations": [], "transmission_queue": []}
     listed = database_context(instance.msdb).instance.databases_list
     unread = {name: str(error) for name, error in listed.unavailable().items()}
+    unwritten = {}
     for database in instance.databases:
         try:
             for name, rows in _count_rows(database).items():
                 counted[name] += rows
         except StorageError as error:  # report the other databases
             unread[database.name] = str(error)
+            continue
+        file = database_context(database).file
+        file.check_writable()
+        unwritten[database.name] = file.write_failure
     server = instance.server  # another thread may end serving
     databases = instance.view("sys.databases").select(
         ["name", "state_desc", "service_broker_guid", "is_broker_enabled"]
@@ -55,7 +60,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
                 **row,
                 "state_desc": "SUSPECT" if row["name"] in unread else row["state_desc"],
                 "service_broker_guid": str(uuid.UUID(bytes=row["service_broker_guid"])),
-                "problem": unread.get(row["name"]),
+                "problem": unread.get(row["name"]) or unwritten.get(row["name"]),
             }
             for row in databases.to_pylist()
         ],
@@ -185,8 +190,7 @@ def health_problems(instance: Instance) -> dict[str, str]:
                 found[f"database {row['name']}"] = "its file is missing or cannot be used"
         for database in instance.databases:
             file = database_context(database).file
-            # Otherwise, a failure would be reported until the next write.
-            file.retry_failed_write()
+            file.check_writable()
             if (read_failure := file.read_failure) is not None:
                 found.setdefault(f"database {database.name}", read_failure)
             if (write_failure := file.write_failure) is not None:

@@ -29,7 +29,7 @@ def database_rows(found: dict[str, Any]) -> Text | FittedTable:
 
 
 def database_problems(found: dict[str, Any]) -> Iterator[Text]:
-    """Yields why databases cannot be read."""
+    """Yields why databases cannot be read or written."""
     for row in found["databases"]:
         if row["problem"] is not None:
             yield cell(f"database {row['name']}: {row['problem']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import time
@@ -22,6 +23,7 @@ from ssbroker.store.sqlite import (
     Connection,
     busy_handler,
     check_empty,
+    free_bytes,
     lock_timeout_error,
     single_row,
     storage_errors,
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 WRITE_RETRY_AFTER: Final = 120.0
-"""Seconds for which a failed read or write is reported, and after which `retry_failed_write` tries again; longer than any wait of P17."""
+"""Seconds for which a failed read or write is reported, and until `check_writable` tries again; longer than any wait of P17."""
+WRITE_CHECK_INTERVAL: Final = 10.0
+"""The minimum number of seconds between two test writes of `check_writable`."""
+_SPACE_MIN: Final = 1 << 20
+"""With less free space, a small write may succeed while the messages of other processes no longer fit."""
 SHARED_MEMORY_SUFFIX: Final = "-notify"
 """Suffix of the file beside a database file that contains the shared memory of the processes that have the database open."""
 LOCK_TIMEOUT: Final = 10.0
@@ -63,6 +69,7 @@ class DatabaseFile:
         self.failure: str | None = None
         self.failed_at = -math.inf
         self.write_failures = 0
+        self._checked_at = -math.inf
         self._last_failure = ""
         self.has_deferred_sync = False
         self._read_error = ""
@@ -292,25 +299,35 @@ class DatabaseFile:
                         file=str(self.path),
                     )
 
-    def retry_failed_write(self) -> None:
-        """If the last write failed a while ago, tries the smallest possible write, to find out whether the file is writable again.
+    def check_writable(self) -> None:
+        """Tries the smallest possible write, because the writes of other processes may fail while this one writes nothing.
 
-        The failed write may have been larger, and its caller retries it; while that fails, this small write would prove nothing.
+        After a failure, it waits longer: the write that failed may have been larger and is retried by its caller; while that fails, a small
+        write would prove nothing.
         """
-        if self.failure is not None and time.monotonic() - self.failed_at >= WRITE_RETRY_AFTER:
-            with suppress(StorageError):
-                with self.write(lock_timeout=0.0) as connection:
-                    connection.pragma("user_version", connection.pragma("user_version"))
-                self.record_commit_result(None)
+        now = time.monotonic()
+        due = self._checked_at + WRITE_CHECK_INTERVAL if self.failure is None else self.failed_at + WRITE_RETRY_AFTER
+        if now < due:
+            return
+        self._checked_at = now
+        with suppress(StorageError):
+            with self.write(lock_timeout=0.0) as connection:
+                connection.pragma("user_version", connection.pragma("user_version"))
+            self.record_commit_result(None)
 
     @property
     def write_failure(self) -> str | None:
-        """Why the file could not be written recently; None if no failure is known.
+        """Why the file could not be written recently, or may soon not be; None if no failure is known.
 
         A later successful write ends a failure only after a while, because it may be smaller than the failed write, which is retried.
         """
         is_recent = time.monotonic() - self.failed_at < WRITE_RETRY_AFTER
-        return f"could not be written: {self._last_failure}" if is_recent or self.failure is not None else None
+        if is_recent or self.failure is not None:
+            return f"could not be written: {self._last_failure}"
+        free = free_bytes(self.path)
+        if free is not None and free < _SPACE_MIN:
+            return f"its disk is almost full: {free:,} bytes are free"
+        return None
 
     @property
     def read_failure(self) -> str | None:
@@ -379,7 +396,7 @@ def _copy_errors(source: Path, target: Path) -> Iterator[None]:
     try:
         yield
     except apsw.FullError as error:
-        raise StorageError(f"{target}: database or disk is full", file=str(target)) from error
+        raise StorageError(f"{target}: database or disk is full", file=str(target), errno=errno.ENOSPC) from error
     except apsw.IOError as error:
         is_read = getattr(error, "extendedresult", None) in (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ)
         path, what = (source, "read") if is_read else (target, "written")
