@@ -169,7 +169,7 @@ def test_a_full_disk_is_a_problem_although_this_process_writes_nothing(tmp_path:
         assert list(health_problems(instance)) == ["endpoint"]
         disk.asked, disk.fails_at = 0, 1
         for database in instance.databases:
-            database_context(database).file._checked_at -= WRITE_CHECK_INTERVAL  # noqa: SLF001
+            database_context(database).file._checked_at -= WRITE_CHECK_INTERVAL
         problem = f"could not be written: {sales.path}: database or disk is full"
         lines = metrics.text().decode().splitlines()
         assert 'ssbroker_database_write_failures_total{database="Sales"} 1.0' in lines

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import ssbroker
@@ -299,3 +301,41 @@ def test_the_registry_of_an_application_collects_them(instance: Instance, sales:
     assert registry.get_sample_value("ssbroker_queue_messages", labels) == 1
     registry.unregister(collector)
     collector.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the folder of an open instance cannot be moved")
+def test_a_folder_that_was_moved_leaves_the_metrics_of_the_application(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An exception of one collector would end the whole scrape."""
+    registry = CollectorRegistry()
+    orders = Counter("orders", "Orders of the application.", registry=registry)
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        instance.queue("Jobs").put(b"two chairs")
+        registry.register(ssbroker.metrics(instance))
+        orders.inc()
+        (tmp_path / "shop").rename(tmp_path / "moved")
+        for _ in range(2):
+            lines = generate_latest(registry).decode().splitlines()
+            assert "orders_total 1.0" in lines
+            assert "ssbroker_enqueued_messages_total 1.0" in lines
+            assert [line for line in lines if line.startswith("ssbroker_database_enabled")] == [
+                'ssbroker_database_enabled{database="msdb"} 0.0'
+            ]
+            assert 'ssbroker_database_writable{database="msdb"} 0.0' in lines
+        (record,) = caplog.records
+        assert "shop: metrics of the databases are missing: " in record.getMessage()
+        (tmp_path / "moved").rename(tmp_path / "shop")
+        assert 'ssbroker_database_enabled{database="Queues"} 1.0' in generate_latest(registry).decode().splitlines()
+
+
+def test_a_closed_instance_has_no_metrics() -> None:
+    registry = CollectorRegistry()
+    orders = Counter("orders", "Orders of the application.", registry=registry)
+    with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+        registry.register(ssbroker.metrics(instance))
+        instance.close()
+        orders.inc()
+        text = generate_latest(registry).decode()
+        assert "orders_total 1.0" in text
+        assert "ssbroker" not in text

@@ -54,6 +54,10 @@ class DatabaseList(Protocol):
     def is_inherited(self) -> bool:
         """Whether this is a forked process whose parent opened the instance."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the instance is closed, or was opened before a fork."""
+
     def check(self) -> None:
         """Raises `StorageError` if the instance is closed, or was opened before a fork."""
 

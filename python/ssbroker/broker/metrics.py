@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker import counters
-from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import instance_context
 from ssbroker.broker.overview import DatabaseQueue, Rows, forwarding_of, overview_of
 from ssbroker.ddl.statements import LEVELS
-from ssbroker.exceptions import MissingDependencyError
+from ssbroker.exceptions import MissingDependencyError, SsbrokerError
 from ssbroker.protocol.events import (
     ActivationEvent,
     ActivationStep,
@@ -22,6 +23,7 @@ from ssbroker.protocol.events import (
     Event,
     MessageUndeliverable,
 )
+from ssbroker.store.database_registry import MSDB_NAME
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -61,6 +63,8 @@ _EVENTS: Final[dict[str, tuple[Callable[[Event], bool], str]]] = {
         "Connections with other instances that could not be established, were refused, or broke.",
     ),
 }
+_LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LISTS: Final = ("queues", "moved", "leases", "conversations", "transmission_queue")
 _MESSAGE_STATUSES: Final = ("ready", "waiting", "leased", "incomplete", "retained")
 SERVICES_MAX: Final = 1000
 """The maximum number of services that metrics of the transmission queue count separately; peers can choose service names."""
@@ -74,8 +78,8 @@ def metrics(instance: Instance) -> Metrics:
     them. Counters count only the work of this process.
 
     Args:
-        instance: An open instance; unregister the collector before you close it. The metrics of several instances have the same
-            names and labels, so each instance needs its own registry.
+        instance: An open instance. The metrics of several instances have the same names and labels, so each instance needs a
+            registry of its own. After the instance is closed, the collector has no metrics.
 
     Returns:
         The collector. Its `close` stops counting events. A registry raises ValueError if a second collector is
@@ -118,7 +122,8 @@ class Metrics:
             raise MissingDependencyError(
                 "metrics need prometheus-client: pip install 'ssbroker[broker]'", name="prometheus_client"
             ) from error
-        self._counters: Final = instance_context(instance).counters
+        self._context: Final = instance_context(instance)
+        self._was_logged = False
         self._instance: Final = instance
         self._guard: Final = threading.RLock()
         self._events: Final[Counter[str]] = Counter(dict.fromkeys(_EVENTS, 0))
@@ -150,10 +155,21 @@ class Metrics:
         return [GaugeMetricFamily("ssbroker_open_connections", "Open connections with other instances.")]
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the current metrics; called by Prometheus."""
+        """Yields the current metrics; called by Prometheus.
+
+        It raises no error of the files: a registry would then have no metrics at all, including those of the application.
+        """
+        if self._context.databases_list.is_closed:
+            return
+        yield from self._process()
+        yield from self._databases()
+        yield self._write_failures()
+
+    def _process(self) -> Iterator[Metric]:
+        """Yields the metrics of this process."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
 
-        done = self._counters.counts()
+        done = self._context.counters.counts()
         for name, help_text in counters.NAMES.items():
             yield CounterMetricFamily(f"ssbroker_{name}", help_text, value=done[name])
         with self._guard:
@@ -163,7 +179,7 @@ class Metrics:
         yield GaugeMetricFamily(
             "ssbroker_open_connections",
             "Open connections with other instances.",
-            value=self._instance.view("sys.dm_broker_connections").num_rows,
+            value=self._rows_of("sys.dm_broker_connections"),
         )
         server = self._instance.server
         traffic = {} if server is None else server.endpoint.traffic
@@ -199,10 +215,29 @@ class Metrics:
             value=waiting_bytes,
         )
         yield from self._forwarding()
-        running = self._instance.view("sys.dm_broker_activated_tasks").num_rows
+        running = self._rows_of("sys.dm_broker_activated_tasks")
         yield GaugeMetricFamily("ssbroker_tasks_running", "Queue readers that are running.", value=running)
-        yield from self._databases()
-        yield self._write_failures()
+
+    def _rows_of(self, view: str) -> int:
+        """Returns the number of rows of a view about this process."""
+        return sum(1 for _ in self._context.row_sources.get(view, tuple)())
+
+    def _overview(self) -> dict[str, Any]:
+        """Returns the state of the databases; if msdb cannot be read, such as in a folder that was moved, that is all that is known."""
+        try:
+            found = overview_of(self._instance)
+        except SsbrokerError as error:
+            if not self._was_logged:
+                self._was_logged = True
+                _LOGGER.warning("%s: metrics of the databases are missing: %s", self._context.name, error)
+            unknown: dict[str, Any] = dict.fromkeys(_LISTS, ())
+            return unknown | {
+                "databases": [
+                    {"name": MSDB_NAME, "is_broker_enabled": False, "state_desc": "SUSPECT", "problem": str(error)}
+                ]
+            }
+        self._was_logged = False
+        return found
 
     def _write_failures(self) -> Metric:
         """Returns the metric of failed writes, which does not decrease when the disk recovers."""
@@ -213,8 +248,9 @@ class Metrics:
             "Transactions and test writes of this process that failed because a database could not be written, such as on a full disk.",
             labels=["database"],
         )
-        for database in self._instance.databases:
-            family.add_metric([database.name], database_context(database).file.write_failures)
+        with suppress(SsbrokerError):
+            for database in self._context.databases:
+                family.add_metric([database.name], database.file.write_failures)
         return family
 
     def _forwarding(self) -> Iterator[Metric]:
@@ -238,7 +274,7 @@ class Metrics:
         """Yields the metrics of the databases, including changes made by other processes."""
         from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
 
-        found = overview_of(self._instance)
+        found = self._overview()
         enabled = GaugeMetricFamily(
             "ssbroker_database_enabled", "Whether a database is usable and its broker is enabled.", labels=["database"]
         )

@@ -77,6 +77,11 @@ class Databases:
         """Whether this is a forked process, whose parent may have held any lock."""
         return self._msdb.is_inherited
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the instance is closed, or was opened before a fork."""
+        return self._msdb.is_inherited or self._msdb.connections.is_closed
+
     def check(self) -> None:
         """Raises `StorageError` if the instance was opened before a fork, or is closed."""
         self._msdb.check()

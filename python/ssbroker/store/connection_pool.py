@@ -132,6 +132,11 @@ class ConnectionPool:
         """Whether this is a forked process and the connections belong to its parent."""
         return self._forks != FORKS.count
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the file is closed."""
+        return self._is_closed
+
     def check(self) -> None:
         """Raises `StorageError` if the file was opened before a fork, or is closed."""
         if self.is_inherited:

@@ -205,14 +205,12 @@ def _reason(path: Path, error: Exception) -> tuple[int | None, str]:
     """Returns the operating system's error number, if it is known, and SQLite's message, or a more precise reason."""
     import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
-    if isinstance(error, apsw.FullError):
-        return errno.ENOSPC, str(error)
     if isinstance(error, apsw.CantOpenError | apsw.IOError) and (reason := _lack_of_files()):
         return reason
     if isinstance(error, apsw.CantOpenError | apsw.IOError) and free_bytes(path) == 0:
         return errno.ENOSPC, "no space is left on its disk"
     if not isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError):
-        return None, str(error)
+        return errno.ENOSPC if isinstance(error, apsw.FullError) else None, str(error)
     if is_missing(path):
         return errno.ENOENT, "no such file"
     try:
