@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -199,6 +199,73 @@ def test_connection_callbacks_end_with_the_transaction(sales: Database) -> None:
         t.connection.cursor_factory = reject
     with sales.transaction() as t:
         t.connection.execute("INSERT INTO invoices VALUES (1)")
+
+
+def dict_row(cursor: apsw.Cursor, row: tuple[object, ...]) -> dict[str, object]:
+    return {name: value for (name, *_), value in zip(cursor.get_description(), row, strict=True)}
+
+
+def fail(*_: object) -> NoReturn:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("row_trace", dict_row),
+        ("row_trace", fail),
+        ("exec_trace", fail),
+        ("cursor_factory", fail),
+        ("convert_binding", fail),
+        ("convert_jsonb", fail),
+    ],
+)
+def test_connection_settings_do_not_affect_calls(sales: Database, setting: str, value: object) -> None:
+    """They apply to the statements of the application, not to those of ssbroker on the same connection."""
+    if not hasattr(apsw.Connection, setting):
+        pytest.skip(f"this version of apsw has no {setting}")
+    jobs = sales.queue("Jobs")
+    jobs.put(b"zero")
+    dialog = begin(sales, b"chair")
+    with jobs.take(timeout=0) as job, job.transaction() as t:
+        setattr(t.connection, setting, value)
+        t.send(dialog, b"table")
+        t.send(t.begin_dialog(INITIATOR, TARGET), bytes([0x0C]))  # which could be JSONB
+        assert contents_of(t.receive(QUEUE)) == [b"chair", b"table"]
+        jobs.put(b"one", transaction=t)
+        t.end_conversation(dialog)
+        assert getattr(t.connection, setting) is value
+    assert contents_of(receive(sales)) == [bytes([0x0C])]
+    assert jobs.count() == 1
+
+
+@pytest.mark.parametrize(
+    "install",
+    [
+        lambda connection: setattr(connection, "authorizer", fail),
+        lambda connection: connection.set_progress_handler(fail, 1),
+        lambda connection: connection.set_update_hook(fail),
+        lambda connection: connection.set_rollback_hook(fail),
+        lambda connection: connection.set_wal_hook(fail),
+        lambda connection: connection.set_profile(fail),
+        lambda connection: connection.trace_v2(apsw.SQLITE_TRACE_STMT, fail),
+    ],
+)
+def test_a_hook_that_fails_undoes_only_its_transaction(
+    sales: Database, install: Callable[[apsw.Connection], object]
+) -> None:
+    """Hooks of SQLite itself apply to all statements; an error is that of the hook, in native calls too."""
+    dialog = begin(sales, b"chair")
+    with suppress(StorageError, ZeroDivisionError, apsw.Error), sales.transaction() as t:
+        install(t.connection)
+        with suppress(StorageError):
+            t.send(dialog, b"table")
+            t.send(t.begin_dialog(INITIATOR, TARGET), b"shelf")
+        raise ZeroDivisionError
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE invoices (number)")
+        t.send(dialog, b"lamp")
+    assert contents_of(receive(sales)) == [b"chair", b"lamp"]
 
 
 def test_closing_the_connection_undoes_only_its_transaction(sales: Database) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, cast
 from weakref import WeakSet
 
 from ssbroker.exceptions import BrokerError
-from ssbroker.store.sqlite import Connection, Cursor, remove_hooks
+from ssbroker.store.sqlite import Connection, Cursor, default_settings, remove_hooks, restore_settings
 
 _SPACE: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
 _TRANSACTION_STATEMENT: Final = re.compile(
@@ -35,6 +36,17 @@ class ConnectionGuard:
         self._cursors: Final[WeakSet[Cursor | Connection]] = WeakSet()
         self._has_session_changes = False
         connection.exec_trace = self._check_statement
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Executes statements of ssbroker itself, without the settings of the application, such as a `row_trace`."""
+        defaults = default_settings()
+        settings = {name: getattr(self._connection, name) for name in defaults}
+        restore_settings(self._connection, defaults)
+        try:
+            yield
+        finally:
+            restore_settings(self._connection, settings)
 
     def reclaim(self) -> bool:
         """Ends the guard and closes open cursors, which could block the commit; returns whether the connection can be reused."""

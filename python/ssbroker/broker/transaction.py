@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import get_ident
 from types import TracebackType
 from typing import Final, NoReturn, Self, TypeVar
@@ -126,7 +126,11 @@ class Transaction:
 
     @property
     def connection(self) -> Connection:
-        """An `apsw.Connection` within this transaction, for the application's tables in the database file."""
+        """An `apsw.Connection` within this transaction, for the application's own tables in the database file.
+
+        What you set on it, such as `row_trace`, ends with the transaction. It applies to your statements only; hooks of SQLite itself, such
+        as an authorizer, apply to all statements of the transaction.
+        """
         self._begin()
         connection = self._session.begin()
         self._context.file.write_lock.record_call(LockCall.SQL)
@@ -582,7 +586,8 @@ class Transaction:
         """
         work = self._begin()
         try:
-            yield work
+            with nullcontext() if self._guard is None else self._guard.suspended():
+                yield work
         except StorageError as error:
             self._fail(error)
         except SsbrokerError:
@@ -606,6 +611,8 @@ class Transaction:
     def _fail(self, error: BaseException) -> NoReturn:
         """Rolls back after a call that failed midway, and raises its error."""
         self._is_broken = True
+        if isinstance(error, SystemError) and error.__cause__ is not None:
+            error = error.__cause__  # of a hook that the application has set, during a native call
         self._session.end()
         self._roll_back_and_release()
         try:

@@ -151,15 +151,38 @@ def remove_hooks(connection: Connection) -> bool:
     import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
     try:
-        connection.exec_trace = None
-        connection.row_trace = None
-        connection.cursor_factory = apsw.Cursor
+        restore_settings(connection, default_settings())
+        connection.authorizer = None
+        connection.set_progress_handler(None)
         connection.set_update_hook(None)
+        connection.set_rollback_hook(None)
         connection.set_profile(None)
         connection.trace_v2(0, None)
+        connection.autovacuum_pages(None)
+        connection.wal_autocheckpoint(_PAGES_TO_CHECKPOINT)  # it is a hook itself, which `set_wal_hook` replaces
+        if hasattr(connection, "preupdate_hook"):  # depends on how SQLite was compiled
+            connection.preupdate_hook(None)
     except apsw.ConnectionClosedError:
         return False
     return True
+
+
+@functools.cache
+def default_settings() -> dict[str, object]:
+    """Returns the settings of a connection that change how Python executes statements on it, with their defaults."""
+    import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
+
+    settings = {"exec_trace": None, "row_trace": None, "convert_binding": None, "convert_jsonb": None}
+    known = {
+        name: value for name, value in settings.items() if hasattr(apsw.Connection, name)
+    }  # older versions lack some
+    return {**known, "cursor_factory": apsw.Cursor}
+
+
+def restore_settings(connection: Connection, settings: dict[str, object]) -> None:
+    """Sets settings of a connection."""
+    for name, value in settings.items():
+        setattr(connection, name, value)
 
 
 def is_missing(path: Path) -> bool:
