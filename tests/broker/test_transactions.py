@@ -268,6 +268,29 @@ def test_a_hook_that_fails_undoes_only_its_transaction(
     assert contents_of(receive(sales)) == [b"chair", b"lamp"]
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM ssb_database",
+        "/* mine */ insert or replace into main.\"SSB_queues\" DEFAULT VALUES",
+        "UPDATE OR IGNORE ssb_services SET name = 'x'",
+        "CREATE TABLE IF NOT EXISTS ssb_orders (id INTEGER PRIMARY KEY)",
+        "CREATE INDEX ssb_mine ON invoices (number)",
+        "ALTER TABLE ssb_database ADD COLUMN mine",
+        "DROP TABLE IF EXISTS ssb_queued_messages",
+    ],
+)
+def test_statements_that_would_break_the_file_are_refused(sales: Database, sql: str) -> None:
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE invoices (number)")
+        with pytest.raises(BrokerError, match="names that begin with 'ssb_', such as '(?i:ssb_)"):
+            t.connection.execute(sql)
+        t.connection.execute("INSERT INTO invoices SELECT queue_id FROM ssb_queues")
+        t.connection.execute("UPDATE invoices SET number = 'ssb_'")
+    begin(sales, b"chair")
+    assert contents_of(receive(sales)) == [b"chair"]
+
+
 def test_closing_the_connection_undoes_only_its_transaction(sales: Database) -> None:
     for is_used_after in (False, True):
         with pytest.raises(StorageError, match="no changes were saved"), sales.transaction() as t:

@@ -25,6 +25,12 @@ _VERSION_STATEMENT: Final = re.compile(
     rf"[\"'`\[]?(?P<name>user_version|application_id)[\"'`\]]?{_GAP}[=(]",
     re.IGNORECASE | re.DOTALL,
 )
+_TABLE_STATEMENT: Final = re.compile(
+    rf"{_SPACE}(?:(?:INSERT|REPLACE|UPDATE|DELETE|CREATE|ALTER|DROP|OR|ABORT|FAIL|IGNORE|ROLLBACK|INTO|FROM|TEMP|TEMPORARY|VIRTUAL|"
+    rf"UNIQUE|TABLE|INDEX|TRIGGER|VIEW|IF|NOT|EXISTS|main)\b{_GAP}(?:\.{_GAP})?)+[\"'`\[]?(?P<name>ssb_\w+)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Statements that write to a table whose name begins with `ssb_`, or create or drop one."""
 _QUERY_ONLY_STATEMENT: Final = re.compile(rf"{_SPACE}PRAGMA\b.*query_only", re.IGNORECASE | re.DOTALL)
 
 
@@ -68,6 +74,12 @@ class ConnectionGuard:
             raise BrokerError(
                 f"PRAGMA {version['name'].lower()} cannot be set, because ssbroker keeps the version of its own tables in it; "
                 "keep the version of your tables in a table"
+            )
+        table = _TABLE_STATEMENT.match(sql) if "ssb_" in sql.lower() else None  # the search is much faster
+        if table is not None:
+            raise BrokerError(
+                f"{sql.strip()!r:.80} is not allowed: names that begin with 'ssb_', such as {table['name']!r}, belong to ssbroker; "
+                "use the methods of Database and Transaction, and other names for your own tables"
             )
         return self._note_statement(cursor, sql)
 

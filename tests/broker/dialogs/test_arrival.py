@@ -225,8 +225,8 @@ def test_a_replayed_conversation_does_not_start_again(sales: Database) -> None:
     deliver_messages(sales, number(0))
     target = dialog_calls.handle_of(receive(sales))
     dialog_calls.end(sales, target)
-    with sales.transaction() as t:
-        t.connection.execute("UPDATE ssb_conversation_endpoints SET state = 'CD'")
+    with database_context(sales).file.write() as connection:
+        connection.execute("UPDATE ssb_conversation_endpoints SET state = 'CD'")
     assert deliver_messages(sales, number(0)).acknowledged == 1
     assert deliver_messages(sales, number(5)).acknowledged == 6
     assert drain(sales) == []

@@ -206,8 +206,8 @@ def test_a_commit_resets_the_rollback_count_of_each_queue_received_from(
         t.send(request.conversation_handle, b"reply")
         t.send(dialog, b"another request")
     sales.create_queue("Unused")
-    with sales.transaction() as t:
-        t.connection.execute("UPDATE ssb_queues SET rollbacks = 2")
+    with database_context(sales).file.write() as connection:
+        connection.execute("UPDATE ssb_queues SET rollbacks = 2")
     with sales.transaction() as t:
         assert t.receive_one("Replies") is not None
         assert t.receive_one(QUEUE) is not None
@@ -280,12 +280,12 @@ def test_long_bodies_are_read_unchanged(established_dialog: tuple[Database, uuid
 def test_sqlite_errors_are_raised_as_apsw_errors(established_dialog: tuple[Database, uuid.UUID]) -> None:
     """For example, for a file with altered tables."""
     sales, dialog = established_dialog
-    with sales.transaction() as t:
-        t.connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN precedence TO importance")
+    with database_context(sales).file.write() as connection:
+        connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN precedence TO importance")
     with pytest.raises(StorageError, match="the tables do not match the schema version"), sales.transaction() as t:
         t.send(dialog, b"body")
-    with sales.transaction() as t:
-        t.connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN importance TO precedence")
+    with database_context(sales).file.write() as connection:
+        connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN importance TO precedence")
     with sales.transaction() as t:
         t.send(dialog, b"body")
         assert t.receive(QUEUE).num_rows == 1

@@ -107,8 +107,8 @@ def test_messages_read_ahead_equal_the_stored_ones(engines: Pair, monkeypatch: p
         assert engines.shop.storage.read_body_slices(key, 0, spans) == expected
         positions[key] = (position + step) if position < 4200 else 0
     removed = next(iter(bodies))
-    with engines.shop.database.transaction() as t:
-        t.connection.execute("DELETE FROM ssb_transmission_queue WHERE transmission_id = 1")
+    with database_context(engines.shop.database).file.write() as connection:
+        connection.execute("DELETE FROM ssb_transmission_queue WHERE transmission_id = 1")
     assert engines.shop.storage.read_body_slices(removed, 0, [(0, 9)]) is None
 
 
