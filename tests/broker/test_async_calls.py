@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.abc import TaskStatus
 
 from ssbroker import BrokerError, Instance, LeaseLostError, LockTimeoutError, StorageError, Transaction, WorkQueue
 from ssbroker.broker.database import database_context
@@ -367,6 +368,36 @@ def test_a_plain_transaction_in_the_same_thread_is_refused_at_once(
 
     run(main)
     assert remaining(queue) == [b"two"]
+
+
+def test_waiting_for_the_own_transaction_is_refused_at_once(instance: Instance, queue: WorkQueue, run: Run) -> None:
+    """Other tasks wait until it ends."""
+    database = instance.database("Queues")
+
+    async def put_later(*, task_status: TaskStatus[None]) -> None:
+        task_status.started()
+        await queue.aput(b"two")
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            with anyio.fail_after(8):  # less than the timeout of the lock
+                async with database.transaction() as t:
+                    with pytest.raises(
+                        LockTimeoutError, match=r"this task is in the block .* `put\(..., transaction=t\)`"
+                    ):
+                        await queue.aput(b"lost")
+                    for block in (database.transaction(), queue.take()):
+                        with pytest.raises(LockTimeoutError, match="task would wait for its own open transaction"):
+                            async with block:
+                                pass
+                    await group.start(put_later)
+                    await queue.aput(b"one", transaction=t)
+        async with database.transaction() as t:
+            pass
+        await queue.aput(b"three")
+
+    run(main)
+    assert remaining(queue) == [b"one", b"two", b"three"]
 
 
 @contextmanager

@@ -272,7 +272,7 @@ def test_a_hook_that_fails_undoes_only_its_transaction(
     "sql",
     [
         "DELETE FROM ssb_database",
-        "/* mine */ insert or replace into main.\"SSB_queues\" DEFAULT VALUES",
+        '/* mine */ insert or replace into main."SSB_queues" DEFAULT VALUES',
         "UPDATE OR IGNORE ssb_services SET name = 'x'",
         "CREATE TABLE IF NOT EXISTS ssb_orders (id INTEGER PRIMARY KEY)",
         "CREATE INDEX ssb_mine ON invoices (number)",
@@ -283,7 +283,7 @@ def test_a_hook_that_fails_undoes_only_its_transaction(
 def test_statements_that_would_break_the_file_are_refused(sales: Database, sql: str) -> None:
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE invoices (number)")
-        with pytest.raises(BrokerError, match="names that begin with 'ssb_', such as '(?i:ssb_)"):
+        with pytest.raises(BrokerError, match=r"names that begin with 'ssb_', such as '(?i:ssb_)"):
             t.connection.execute(sql)
         t.connection.execute("INSERT INTO invoices SELECT queue_id FROM ssb_queues")
         t.connection.execute("UPDATE invoices SET number = 'ssb_'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from ssbroker import (
     LockTimeoutError,
     OptionError,
     SchemaError,
+    StorageError,
     UnknownDatabaseError,
     WorkQueue,
 )
@@ -867,3 +869,19 @@ def test_another_process_gets_the_message_in_a_few_lines(tmp_path: Path) -> None
 
 def test_the_name_is_public() -> None:
     assert ssbroker.WorkQueue is WorkQueue
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_the_error_in_a_process_that_was_forked_in_a_transaction(instance: Instance) -> None:
+    """The child inherits that its thread is in the block of a transaction."""
+    queue = instance.queue("Jobs")
+    with instance.database("Queues").transaction():
+        child = os.fork()
+        if child == 0:
+            try:
+                queue.put(b"two chairs")
+            except StorageError as error:
+                os._exit(0 if "was opened before this process was forked" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    queue.put(b"a table")

@@ -83,15 +83,21 @@ async def _in_thread(function: Callable[[], Result], *, is_abandoned: bool = Fal
     anyio = _anyio()
     # There is no limit on threads: threads that wait for a lock must not keep its holder from committing.
     result: Result = await anyio.to_thread.run_sync(
-        partial(_call_for, threading.get_ident(), function),
+        partial(_call_for, threading.get_ident(), current_task(), function),
         abandon_on_cancel=is_abandoned,
         limiter=anyio.CapacityLimiter(1),
     )
     return result
 
 
-def _call_for(thread: int, function: Callable[[], Result]) -> Result:
-    with calling_for(thread):
+def current_task() -> int:
+    """Returns the id of the running task."""
+    task: int = _anyio().get_current_task().id
+    return task
+
+
+def _call_for(thread: int, task: int, function: Callable[[], Result]) -> Result:
+    with calling_for(thread, task):
         return function()
 
 

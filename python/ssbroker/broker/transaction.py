@@ -76,6 +76,7 @@ class Transaction:
         "_holder",
         "_is_broken",
         "_session",
+        "_task",
         "_work",
     )
 
@@ -88,6 +89,7 @@ class Transaction:
         self._guard: ConnectionGuard | None = None
         self._is_broken = False
         self._has_entered = False
+        self._task: int | None = None
 
     def __enter__(self) -> Self:
         if not self._session.open():
@@ -115,13 +117,18 @@ class Transaction:
         self._end(error)
 
     async def __aenter__(self) -> Self:
-        return await async_calls.acquire(
+        entered = await async_calls.acquire(
             self._enter_and_begin, undo=lambda _: self._roll_back(InterruptedError("the task was cancelled"))
         )
+        self._task = self._context.file.write_lock.holder_task = async_calls.current_task()
+        return entered
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        write_lock = self._context.file.write_lock
+        if write_lock.holder_task == self._task:  # not if this transaction was rolled back before
+            write_lock.holder_task = None
         await async_calls.leave(self.__exit__, exc_type, error, trace)
 
     @property

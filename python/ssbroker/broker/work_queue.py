@@ -150,20 +150,30 @@ class WorkQueue:
             )
         return self._send(transaction, message_type, content, due)
 
-    async def aput(self, body: Any, *, codec: Codec | None = None, at: datetime | timedelta | None = None) -> uuid.UUID:
+    async def aput(
+        self,
+        body: Any,
+        *,
+        codec: Codec | None = None,
+        at: datetime | timedelta | None = None,
+        transaction: Transaction | None = None,
+    ) -> uuid.UUID:
         """Adds a message as `put` does, without blocking the event loop. If the task is cancelled, the message is still added.
 
         Args:
             body: The message: bytes, or any object that the codec can encode.
             codec: `json` encodes the object as JSON; `Job.value` decodes it. With None, `body` must be bytes.
             at: The earliest time at which a worker gets the message, or a delay from now; None means now. A datetime must have a time zone.
+            transaction: An open transaction of the same database, to which the message is added as `put` does; None adds it
+                immediately, in a separate transaction.
 
         Returns:
             The conversation id of the message, as `put` does.
 
         Raises:
-            SchemaError: Without a codec, `body` is not bytes.
-            OptionError: `body` cannot be encoded.
+            SchemaError: Without a codec, `body` is not bytes; or `transaction` is not a `Transaction`.
+            OptionError: `body` cannot be encoded, or `transaction` belongs to another database.
+            LockTimeoutError: As for `put`, if this task is in the block of a transaction of the same database.
             BrokerError: The message cannot be sent; see its `number`.
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
@@ -179,6 +189,10 @@ class WorkQueue:
             >>> asyncio.run(main())
             cat.png
         """
+        if transaction is not None:
+            return self.put(
+                body, codec=codec, at=at, transaction=transaction
+            )  # short, as all calls of a transaction are
         return await async_calls.complete(partial(self.put, body, codec=codec, at=at))
 
     def take(self, *, lease: float = 60.0, timeout: float | None = None, heartbeat: bool = False) -> Job:
@@ -457,11 +471,14 @@ class WorkQueue:
         self._context.instance.listener.changed(self._context)
 
     def _reject_open_block(self, remedy: str) -> None:
-        """Raises an error if this thread is in a transaction block: rolling the block back would not undo what another transaction commits."""
-        if get_ident() in self._context.holders_in_transactions:
+        """Raises an error if this thread or task is in a transaction block: rolling the block back would not undo what another transaction commits."""
+        file = self._context.file
+        file.check_fork()
+        is_task = file.write_lock.is_held_by_this_task
+        if is_task or get_ident() in self._context.holders_in_transactions:
             raise LockTimeoutError(
-                f"{self._context.file.path}: this thread is in the block of a transaction `t` of the database; {remedy}",
-                file=str(self._context.file.path),
+                f"{file.path}: this {'task' if is_task else 'thread'} is in the block of a transaction `t` of the database; {remedy}",
+                file=str(file.path),
             )
 
     def _set_poison_handling(

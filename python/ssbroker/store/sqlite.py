@@ -126,9 +126,9 @@ def rolled_back_error(path: Path, reason: str = "was ended by SQL, or rolled bac
 
 
 def own_lock_error(path: Path) -> LockTimeoutError:
-    """Returns the error for a thread that would wait for its own open transaction."""
+    """Returns the error for a thread or task that would wait for its own open transaction."""
     return LockTimeoutError(
-        f"{path}: this thread would wait for its own open transaction; use that transaction, or end it first. "
+        f"{path}: this thread or task would wait for its own open transaction; use that transaction, or end it first. "
         "In coroutines, start transactions with `async with`",
         file=str(path),
     )

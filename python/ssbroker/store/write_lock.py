@@ -20,13 +20,13 @@ _BY_GENERATOR: Final = 1 << 62
 
 
 @contextmanager
-def calling_for(thread: int) -> Iterator[None]:
-    """Marks the calls of this thread as made for the thread of an event loop, which waits for them."""
-    _CALLER.thread = thread
+def calling_for(thread: int, task: int) -> Iterator[None]:
+    """Marks the calls of this thread as made for a task in the thread of an event loop, which waits for them."""
+    _CALLER.thread, _CALLER.task = thread, task
     try:
         yield
     finally:
-        del _CALLER.thread
+        del _CALLER.thread, _CALLER.task
 
 
 def holder_of_caller() -> int:
@@ -54,6 +54,9 @@ class WriteLock(_core.WriteLock):
     While free, it can keep one open connection for the next holder. Every step is atomic, because a signal handler may interrupt it and
     acquire the lock.
 
+    Attributes:
+        holder_task: The id of the task whose transaction holds the lock; None if it is not that of a coroutine.
+
     Examples:
         >>> lock = WriteLock()
         >>> lock.acquire(timeout=1.0), lock.acquire(timeout=0.0)
@@ -61,7 +64,16 @@ class WriteLock(_core.WriteLock):
         >>> lock.release()
     """
 
-    __slots__ = ()
+    __slots__ = ("holder_task",)
+
+    def __init__(self) -> None:
+        self.holder_task: int | None = None
+
+    @property
+    def is_held_by_this_task(self) -> bool:
+        """Whether the task that this thread makes calls for holds the lock, so that acquiring it again would deadlock."""
+        task = getattr(_CALLER, "task", None)
+        return task is not None and task == self.holder_task
 
     @property
     def is_held_by_this_thread(self) -> bool:
@@ -76,9 +88,9 @@ class WriteLock(_core.WriteLock):
 
     @property
     def would_deadlock(self) -> bool:
-        """Whether this thread holds the lock or waits for it, so that acquiring it (in a signal handler) would deadlock."""
+        """Whether this thread or its task holds the lock, or waits for it (in a signal handler), so that acquiring it would deadlock."""
         thread = threading.get_ident()
-        return self.is_waiting(thread) or self.holder == thread
+        return self.is_waiting(thread) or self.holder == thread or self.is_held_by_this_task
 
     def acquire(self, *, timeout: float, holder: int | None = None) -> bool:
         """Waits for the lock for up to `timeout` seconds; returns whether it was acquired. `holder` is by default this thread."""
