@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 from ssbroker._arguments import epoch_microseconds, integer_argument
 from ssbroker._text import quantity
-from ssbroker._well_known import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker._well_known import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR, WORK_QUEUE_CONTRACT
 from ssbroker.broker.object_names import (
     check_not_existing,
     check_object_name,
@@ -36,6 +36,7 @@ from ssbroker.store.objects import (
     Priority,
     Role,
     Route,
+    Service,
     Validation,
 )
 from ssbroker.store.sqlite import Connection
@@ -111,12 +112,16 @@ def drop_contract(connection: Connection, objects: Objects, *, name: str) -> Non
     changes.drop(connection, "ssb_contracts", number)
 
 
-def _remove_closed_conversations(connection: Connection, *, by: UsageColumn, number: int, used: str) -> None:
+def _remove_closed_conversations(
+    connection: Connection, *, by: UsageColumn, number: int, used: str, remedy: str = ""
+) -> None:
     """Raises if open conversations use an object to be dropped; removes its closed conversations."""
     open_count = changes.count_open_conversations(connection, column=by, object_id=number)
     if open_count:
         raise refusal(
-            f"{used} is used by {quantity(open_count, 'open conversation')}; first use END CONVERSATION, WITH CLEANUP if the remote endpoint no longer answers"
+            f"{used} is used by {quantity(open_count, 'open conversation')}, listed in sys.conversation_endpoints with {by} {number}; "
+            "first end them with Transaction.end_conversation(conversation_handle), with cleanup=True (WITH CLEANUP) "
+            f"if the remote endpoint no longer answers{remedy}"
         )
     changes.remove_closed_conversations(connection, column=by, object_id=number)
 
@@ -241,7 +246,7 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
     queue = existing(objects.queues, queue_key(name), kind="queue")
     users = objects.services_of(queue)
     if users:
-        raise refusal(refusal_texts.queue_in_use(name, [user.name for user in users]))
+        raise refusal(refusal_texts.queue_in_use(name, [user.name for user in users]) + _work_queue_remedy(objects, users[0]))
     sources = [plain_queue_name(one) for one in objects.queues.values() if one.poison_queue_id == queue.queue_id]
     if sources:
         raise refusal(
@@ -307,8 +312,25 @@ def drop_service(connection: Connection, objects: Objects, *, name: str) -> None
     users = [one.name for one in objects.priorities.values() if one.local_service_id == service.service_id]
     if users:
         raise refusal(refusal_texts.service_in_use(name, users))
-    _remove_closed_conversations(connection, by="service_id", number=service.service_id, used=f"the service {name!r}")
+    _remove_closed_conversations(
+        connection,
+        by="service_id",
+        number=service.service_id,
+        used=f"the service {name!r}",
+        remedy=_work_queue_remedy(objects, service),
+    )
     changes.drop(connection, "ssb_services", service.service_id)
+
+
+def _work_queue_remedy(objects: Objects, service: Service) -> str:
+    """Returns how to drop a work queue, if the service is that of one."""
+    contract = objects.contracts.get(WORK_QUEUE_CONTRACT)
+    if contract is None or contract.service_contract_id not in service.contracts:
+        return ""
+    name = plain_queue_name(objects.queues_by_id[service.queue_id])
+    return (
+        f". Database.queue({name!r}).drop() drops a work queue with its service and the messages that `put` has added"
+    )
 
 
 def contract_ids(objects: Objects, names: Iterable[str]) -> list[int]:
