@@ -290,9 +290,10 @@ def test_a_queue_that_does_not_exist_is_not_created(instance: Instance, sales: D
         with pytest.raises(BrokerError, match=r"^15151: the queue .* 'Queues'; did you mean 'dbo.Jobs'\?$"):
             instance.queue(name, create=False)
     assert instance.queue("Jobs", create=False).cancel(put)
-    with pytest.raises(BrokerError, match="queue 'Orders' is not a work queue, because it has no service 'Orders'"):
-        sales.queue("Orders", create=False)
-    assert "Orders" not in instance.view("sys.services", "Sales")["name"].to_pylist()
+    sales.create_queue("Plain")
+    with pytest.raises(BrokerError, match="queue 'Plain' is not a work queue, because it has no service 'Plain'"):
+        sales.queue("Plain", create=False)
+    assert "Plain" not in instance.view("sys.services", "Sales")["name"].to_pylist()
 
 
 def test_a_message_is_put_for_later(instance: Instance, queue: WorkQueue, clock: Clock) -> None:
@@ -584,6 +585,40 @@ def test_a_queue_is_dropped_with_its_messages(instance: Instance) -> None:
     assert values(again) == [b"new"]
 
 
+def test_the_queue_of_failed_messages_is_dropped_with_its_queue(instance: Instance) -> None:
+    """Unless something else uses it."""
+    queue = instance.queue("Jobs", on_poison="move")
+    queue.put(b"failed")
+    with queue.take() as job:
+        job.fail()
+    queue.drop()
+    assert instance.view("sys.service_queues").num_rows == 0
+    queue = instance.queue("Jobs", on_poison="move")
+    instance.queue("Others", on_poison="move", poison_queue="Jobs_failed")
+    queue.drop()
+    assert set(instance.view("sys.service_queues")["name"].to_pylist()) == {"Others", "Jobs_failed"}
+
+
+def test_the_errors_of_statements_say_how_to_drop_a_work_queue(instance: Instance, sales: Database) -> None:
+    sales.queue("Jobs").put(b"one")
+    for drop in (sales.drop_queue, sales.drop_service):
+        with pytest.raises(
+            BrokerError, match=r"Database\.queue\('dbo\.Jobs'\)\.drop\(\) drops a work queue with its service"
+        ):
+            drop("Jobs")
+    with sales.transaction() as t:
+        t.begin_dialog("//Shop", "//Orders")
+    with pytest.raises(
+        BrokerError, match=r"with service_id (\d+); end them first with Transaction\.end_conversation"
+    ) as error:
+        sales.drop_service("//Shop")
+    assert "Database.queue" not in str(error.value)
+    endpoints = instance.view("sys.conversation_endpoints").to_pylist()
+    ids = {row["name"]: row["service_id"] for row in instance.view("sys.services").to_pylist()}
+    assert f"with service_id {ids['//Shop']};" in str(error.value)
+    assert sum(row["service_id"] == ids["//Shop"] for row in endpoints) == 1
+
+
 def test_a_lost_job_leaves_the_conversation_to_the_other(instance: Instance, queue: WorkQueue, clock: Clock) -> None:
     queue.put(b"one")
     with pytest.raises(LeaseLostError), queue.take(lease=60):
@@ -775,12 +810,39 @@ def test_a_queue_is_created_once(instance: Instance, queue: WorkQueue) -> None:
 
 
 def test_an_existing_queue_and_its_service_are_used(instance: Instance, sales: Database) -> None:
-    sales.queue("Orders").put(b"one")
-    assert instance.view("dbo.Orders")["message_body"].to_pylist() == [b"one"]
+    sales.create_queue("Jobs")
+    sales.queue("Jobs").put(b"one")
+    assert instance.view("dbo.Jobs")["message_body"].to_pylist() == [b"one"]
     sales.create_queue("Other")
     sales.create_service("Replies", queue="Other")
     with pytest.raises(BrokerError, match="the service 'Replies' exists on another queue"):
         sales.queue("Replies")
+
+
+def test_the_queue_of_another_service_does_not_become_a_work_queue(instance: Instance, sales: Database) -> None:
+    """Its workers would take the messages of dialogs as jobs."""
+    for create in (True, False):
+        with pytest.raises(BrokerError, match="the queue 'Orders' is not a work queue: it has the service '//Orders'"):
+            sales.queue("Orders", create=create)
+    assert "Orders" not in instance.view("sys.services")["name"].to_pylist()
+    sales.queue("Jobs")
+    sales.create_service("//Urgent", queue="Jobs", contracts=["//ssbroker/queue"])
+    sales.queue("Jobs").put(b"one")
+
+
+def test_failed_messages_are_not_moved_to_a_work_queue_by_chance(instance: Instance) -> None:
+    """Its workers would process them as messages of their own; a queue that is named is meant."""
+    other = instance.queue("Jobs_failed")
+    with pytest.raises(BrokerError, match=r"Jobs_failed\], which has the service 'Jobs_failed': its workers would"):
+        instance.queue("Jobs", on_poison="move")
+    with pytest.raises(BrokerError, match="15151"):
+        instance.queue("Jobs", create=False)
+    queue = instance.queue("Jobs", on_poison="move", poison_queue="Jobs_failed")
+    queue.put(b"one")
+    with queue.take() as job:
+        job.fail()
+    assert values(other) == [b"one"]
+    instance.queue("Jobs", on_poison="move")
 
 
 def test_queues_of_different_schemas_are_different(sales: Database) -> None:

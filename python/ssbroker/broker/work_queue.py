@@ -6,6 +6,7 @@ import json
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from threading import get_ident
@@ -57,7 +58,7 @@ class WorkQueue:
         cat.png
     """
 
-    __slots__ = ("_context", "_name", "_plan", "_planned_for", "_retry_after", "_service")
+    __slots__ = ("_context", "_default_poison_queue", "_name", "_plan", "_planned_for", "_retry_after", "_service")
 
     def __init__(
         self,
@@ -78,15 +79,19 @@ class WorkQueue:
         self._service: Final = unqualified if schema == DEFAULT_SCHEMA else f"{schema}.{unqualified}"
         self._planned_for: Objects | None = None
         self._plan: DialogPlan | None = None
-        if on_poison == "move" and poison_queue is None:
-            poison_queue = bracketed_queue_name(schema, f"{unqualified}_failed")
+        self._default_poison_queue: Final = bracketed_queue_name(schema, f"{unqualified}_failed")
+        is_default = on_poison == "move" and poison_queue is None
+        if is_default:
+            poison_queue = self._default_poison_queue
         objects = context.objects()
         if not create and not self._is_complete(objects):
-            existing(objects.queues, queue_key(name), kind="queue", database=context.name)
+            self._check_unused(existing(objects.queues, queue_key(name), kind="queue", database=context.name), objects)
             raise BrokerError(
                 f"the queue {name!r} is not a work queue, because it has no service {self._service!r}; to make it a work queue, pass create=True"
             )
         if not (self._is_complete(objects) and self._handles_poison(objects, on_poison, poison_queue)):
+            if is_default:
+                self._check_default_poison_queue(objects)
             context.change(self._create, on_poison=on_poison, poison_queue=poison_queue)
 
     @property
@@ -446,6 +451,8 @@ class WorkQueue:
     def drop(self) -> None:
         """Removes the queue and its service, with all messages that `put` has added, including those that were moved after failures.
 
+        The queue for these, `NAME_failed`, is removed too, unless something else uses it.
+
         Raises:
             BrokerError: Other conversations use the service, another queue moves failed messages to this queue, or this
                 queue has already been dropped. Nothing was removed.
@@ -463,11 +470,16 @@ class WorkQueue:
         self._reject_open_block("drop the queue before or after the block")
         with Transaction(self._context) as transaction, work_of(transaction) as work:
             service = existing(work.objects.services, self._service, kind="service", database=self._context.name)
+            failed = work.objects.queues_by_id.get(self._queue(work.objects).poison_queue_id or 0)
             for endpoint in conversation_endpoints.of_service(work.connection, service.service_id):
                 if work.objects.is_of_work_queue(endpoint):
                     work_queue_conversations.clean_up(work, endpoint)
             object_ddl.drop_service(work.connection, work.objects, name=self._service)
             object_ddl.drop_queue(work.connection, self._context.objects(work.connection), name=self._name)
+            default = self._default_poison_queue
+            if failed is not None and (failed.schema_name, failed.name) == queue_key(default):
+                with suppress(BrokerError):  # a service or another queue uses it
+                    object_ddl.drop_queue(work.connection, self._context.objects(work.connection), name=default)
         self._context.instance.listener.changed(self._context)
 
     def _reject_open_block(self, remedy: str) -> None:
@@ -544,6 +556,25 @@ class WorkQueue:
             and WORK_QUEUE_CONTRACT in objects.contracts
         )
 
+    def _check_unused(self, queue: Queue, objects: Objects) -> None:
+        """Raises if another service has the queue: its conversations would become jobs, and jobs would reach its receivers."""
+        users = objects.services_of(queue)
+        if users and all(service.name != self._service for service in users):
+            raise BrokerError(
+                f"the queue {self._name!r} is not a work queue: it has the service {users[0].name!r}, whose messages its workers would "
+                "take too. Choose another name for the work queue"
+            )
+
+    def _check_default_poison_queue(self, objects: Objects) -> None:
+        """Raises if the queue named after this one processes messages of its own."""
+        queue = objects.queues.get(queue_key(self._default_poison_queue))
+        users = () if queue is None else objects.services_of(queue)
+        if users:
+            raise BrokerError(
+                f'on_poison="move" would move failed messages of {self._name!r} to the queue {self._default_poison_queue}, which has the '
+                f"service {users[0].name!r}: its workers would take them as jobs of their own. Specify another queue with poison_queue=..."
+            )
+
     def _create(
         self, connection: Connection, objects: Objects, *, on_poison: OnPoison | None, poison_queue: str | None
     ) -> None:
@@ -563,6 +594,7 @@ class WorkQueue:
             objects = self._context.objects(connection)
         service = objects.services.get(self._service)
         if service is None:
+            self._check_unused(self._queue(objects), objects)
             object_ddl.create_service(
                 connection, objects, name=self._service, queue=self._name, contracts=[WORK_QUEUE_CONTRACT]
             )
