@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -525,3 +527,31 @@ def test_an_instance_without_msdb_is_not_created_again(
         use(folder)
     assert (folder / "msdb.sqlite").exists() == is_empty
     assert not is_empty or (folder / "msdb.sqlite").stat().st_size == 0
+
+
+@pytest.mark.parametrize("method", ["drop_database", "detach_database"])
+def test_waits_for_messages_end_with_an_error_when_the_database_goes(tmp_path: Path, method: str) -> None:
+    """In the process that drops the database, as in others; a wait that the end of the instance ends has no error."""
+
+    def wait(database: Database) -> None:
+        with database.queue("Jobs").take() as job:
+            assert not job
+
+    with Instance.open(tmp_path / "shop", create=True) as instance, Instance.open(tmp_path / "shop") as other:
+        instance.create_database("Sales").queue("Jobs")
+        instance.queue("Jobs")
+        with ThreadPoolExecutor() as threads:
+            waits = [threads.submit(wait, each.database("Sales")) for each in (instance, other)]
+            last = threads.submit(wait, instance.database("Queues"))
+            contexts = [database_context(each.database("Sales")) for each in (instance, other)]
+            queue_id = contexts[0].objects().queues["dbo", "Jobs"].queue_id
+            deadline = time.monotonic() + 30
+            while not all(each.commit_signals.waiting(queue_id) for each in contexts):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            getattr(instance, method)("Sales")
+            for waiting in waits:
+                with pytest.raises(StorageError, match=r"Sales\.sqlite: is no longer attached to this instance"):
+                    waiting.result(60)
+            instance.close()
+            last.result(60)

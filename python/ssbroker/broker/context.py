@@ -273,6 +273,7 @@ class DatabaseContext:
         self.holders_in_transactions: Final[list[int]] = []
         self.drained_version: int | None = None
         self.public: Any = None
+        self._is_removed = False
         self._objects: Objects | None = None
         self._snapshot: tuple[Objects, NativeSnapshot] | None = None
 
@@ -340,6 +341,16 @@ class DatabaseContext:
         self.name = name
         return self
 
+    def remove(self) -> None:
+        """Closes the database because the instance no longer lists it; waits for messages raise."""
+        self._is_removed = True
+        self.close()
+
+    def check_listed(self) -> None:
+        """Raises `StorageError` if the database was detached or dropped while it was open."""
+        if self._is_removed:
+            raise self._detached_error()
+
     def close(self) -> None:
         """Ends waits for messages, and closes the file."""
         if not self.file.is_inherited:
@@ -352,7 +363,10 @@ class DatabaseContext:
 
     def _check_attached(self, found: Objects) -> None:
         if not self._is_attached(found):
-            raise StorageError(f"{self.file.path}: is no longer attached to this instance", file=str(self.file.path))
+            raise self._detached_error()
+
+    def _detached_error(self) -> StorageError:
+        return StorageError(f"{self.file.path}: is no longer attached to this instance", file=str(self.file.path))
 
     def _is_attached(self, found: Objects) -> bool:
         return found.broker.attached_to == self._owner_id

@@ -226,7 +226,7 @@ class InstanceTransaction:
         for database, is_dropped in self._removed:
             if not is_dropped:
                 self._checkpoint(database)
-            database.close()
+            database.remove()
             if is_dropped:
                 remove_dropped(self._instance, self._msdb.file, database.file.path)
 

@@ -139,7 +139,7 @@ class Databases:
                 if logged.get(row.name) != str(error):
                     _LOGGER.warning(_NOT_AVAILABLE, row.name, error)
         for removed in before.values():
-            removed.close()
+            removed.remove()
         if databases != self._by_name:
             self._by_name = databases
         # Unavailable databases are tried again at the next refresh.

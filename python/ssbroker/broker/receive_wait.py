@@ -51,7 +51,11 @@ class ReceiveWait:
             self._database.commit_signals.notify([self._queue_id])
 
     def wait(self) -> bool:
-        """Waits until a message can be received; returns False after the timeout or `cancel`, or if the instance is being closed."""
+        """Waits until a message can be received; returns False after the timeout or `cancel`, or if the instance is being closed.
+
+        Raises:
+            StorageError: The database was detached or dropped.
+        """
         signals = self._database.commit_signals
         queue_id = self._queue_id = existing(
             self._database.objects().queues, self._key, kind="queue", database=self._database.name
@@ -62,10 +66,13 @@ class ReceiveWait:
                 try:
                     is_ready, changes_in = self._check(queue_id)
                 except StorageError:
-                    if signals.is_closed:
-                        return False
-                    raise
+                    if not signals.is_closed:
+                        raise
+                    self._database.check_listed()
+                    return False
                 left = self._deadline - time.monotonic()
+                if signals.is_closed:
+                    self._database.check_listed()
                 is_over = signals.is_closed or self._is_cancelled
                 if not is_ready:
                     self.empty_queue_id = queue_id
