@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ssbroker.broker.worker_thread import WorkerThread
+from ssbroker.exceptions import StorageError
 
 DEADLINE = 30.0
 NEVER = 10_000.0
@@ -96,6 +97,17 @@ def test_an_exception_is_logged_and_the_work_retried(
         work.was_called()
         work.was_called()
     assert "the disk is on fire" in caplog.text
+
+
+def test_an_error_that_explains_itself_is_logged_without_a_traceback(
+    runner: WorkerThread, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    work.raises, work.error = 1, StorageError("shop/msdb.sqlite: was moved or deleted")
+    runner.wake()
+    assert [work.was_called() for _ in range(2)]
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert record.getMessage().endswith(": background work failed; retrying: shop/msdb.sqlite: was moved or deleted")
 
 
 def test_the_thread_survives_a_failing_log_handler(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.events import print_logging_errors
 
 _PACKAGES: Final = ("ssbroker.broker.", "ssbroker.store.")
@@ -130,11 +131,14 @@ class WorkerThread:
             try:
                 due = self._work()
                 failures = 0
-            except (Exception, SystemExit):  # a subscriber may call sys.exit
-                if self._is_closed:  # closed without waiting for this call, whose files are closed
+            except (Exception, SystemExit) as error:  # a subscriber may call sys.exit
+                if self._is_closed:  # closed without waiting for this call: its files are closed
                     return
                 with print_logging_errors():
-                    _LOGGER.exception("%s: background work failed; retrying", self._name)
+                    if isinstance(error, SsbrokerError):  # its text says what to do
+                        _LOGGER.error("%s: background work failed; retrying: %s", self._name, error)  # noqa: TRY400
+                    else:
+                        _LOGGER.exception("%s: background work failed; retrying", self._name)
                 due = None
                 failures += 1
             if due is not None:
