@@ -136,3 +136,8 @@ def test_files_of_certificates_may_be_text() -> None:
     assert (trust.certificate, trust.key, trust.authority) == (Path("a.pem"), Path("a.key"), Path("authority.pem"))
     assert dict(trust.pinned) == {"stock": (Path("stock.pem"), Path("other.pem"))}
     assert replace(trust, names=["bank"]).pinned == trust.pinned
+
+
+def test_a_queue_is_not_altered_without_a_setting(sales: Database) -> None:
+    with pytest.raises(OptionError, match=r"alter_queue\('Orders'\): expected a setting to change"):
+        sales.alter_queue("Orders")

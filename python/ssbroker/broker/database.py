@@ -623,7 +623,7 @@ class Database:
 
         Raises:
             BrokerError: The queue, or the poison queue, does not exist (15151).
-            OptionError: `poison_queue` is missing, or is the queue itself.
+            OptionError: No setting is passed, or `poison_queue` is missing, or is the queue itself.
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
@@ -637,6 +637,8 @@ class Database:
             [False]
         """
         settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
+        if settings == QueueSettings() and on_poison is None and poison_queue is None:
+            raise OptionError(f"alter_queue({name!r}): expected a setting to change, such as status=True")
         _check_queue_settings(settings)
         check_texts(on_poison=on_poison, poison_queue=poison_queue)
         self._context.change(

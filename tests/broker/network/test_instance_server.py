@@ -302,3 +302,11 @@ def test_closing_ends_everything_even_if_a_file_is_missing(tmp_path: Path, stack
             socket.create_connection(("127.0.0.1", port), 5).close()
         with shop.serve(port=0, allow_unencrypted=True) as again:
             assert again.is_alive
+
+
+def test_the_text_of_a_server_says_where_it_listens(tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "shop", name="shop") as instance:
+        server = instance.serve(port=0, allow_unencrypted=True)
+        assert repr(server) == "<Server of 'shop', not running>"
+        with server:
+            assert repr(server) == f"<Server of 'shop', at TCP://127.0.0.1:{server.port}>"

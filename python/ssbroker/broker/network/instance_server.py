@@ -217,6 +217,9 @@ class Server:
             raise
         return self
 
+    def __repr__(self) -> str:
+        return f"<Server of {self._instance.name!r}, {f'at {self.address}' if self._is_open else 'not running'}>"
+
     def status(self) -> dict[str, Any] | None:
         """Returns the process, the address and the connections, as in the status file; None if the server is not running."""
         return None if self._status_file is None or not self._is_open else self._status_file.status()
