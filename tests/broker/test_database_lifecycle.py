@@ -534,7 +534,7 @@ def test_waits_for_messages_end_with_an_error_when_the_database_goes(tmp_path: P
     """In the process that drops the database, as in others; a wait that the end of the instance ends has no error."""
 
     def wait(database: Database) -> None:
-        with database.queue("Jobs").take() as job:
+        with database.queue("Jobs").take(timeout=10) as job:
             assert not job
 
     with Instance.open(tmp_path / "shop", create=True) as instance, Instance.open(tmp_path / "shop") as other:
@@ -555,3 +555,37 @@ def test_waits_for_messages_end_with_an_error_when_the_database_goes(tmp_path: P
                     waiting.result(60)
             instance.close()
             last.result(60)
+
+
+def test_a_backup_does_not_get_the_log_of_a_dropped_database_whose_file_was_missing(tmp_path: Path) -> None:
+    with Instance.open(tmp_path / "shop", create=True, background=False) as instance:
+        sales = instance.create_database("Sales")
+        sales.backup(tmp_path / "backup.sqlite")
+        sales.create_queue("Orders")
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{sales.path}{suffix}", tmp_path / f"saved{suffix}")
+    # As after a crash, and the loss of the file.
+    shutil.copy(tmp_path / "saved-wal", f"{sales.path}-wal")
+    sales.path.unlink()
+    with Instance.open(tmp_path / "shop", background=False) as instance:
+        (unavailable,) = instance.unavailable_databases.items()
+        assert unavailable[0] == "Sales"
+        assert str(unavailable[1]) == f"{sales.path}: no such file"
+        assert [each.name for each in instance.databases] == ["msdb"]
+        instance.drop_database("Sales")
+        assert instance.unavailable_databases == {}
+        assert list(sales.path.parent.glob("Sales*")) == []
+        shutil.copy(tmp_path / "backup.sqlite", sales.path)
+        instance.attach_database("Sales", sales.path)
+        assert instance.view("sys.service_queues", "Sales").num_rows == 0
+
+
+def test_the_log_of_a_missing_file_is_kept_when_the_database_is_detached(tmp_path: Path) -> None:
+    with Instance.open(tmp_path / "shop", create=True, background=False) as instance:
+        sales = instance.create_database("Sales")
+    sales.path.rename(tmp_path / "moved.sqlite")
+    log = sales.path.with_name("Sales.sqlite-wal")
+    log.write_bytes(b"commits")
+    with Instance.open(tmp_path / "shop", background=False) as instance:
+        instance.detach_database("Sales")
+    assert log.read_bytes() == b"commits"

@@ -97,7 +97,7 @@ def detach(transaction: InstanceTransaction, name: str, *, is_dropped: bool = Fa
     if is_utf8_text(name) and canonical_name(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_REQUIRED, 3708 if is_dropped else 7940)
     if name in transaction.unavailable:
-        transaction.remove_unavailable(name)
+        transaction.remove_unavailable(name, is_dropped=is_dropped)
         return
     database = transaction.database(name)
     connection = transaction.connection(database)
@@ -179,7 +179,7 @@ def _check_option(option: object) -> None:
 
 def _check_free(transaction: InstanceTransaction, name: str) -> None:
     check_object_name(name)
-    is_registered = database_registry.is_registered(transaction.listing(), name)
+    is_registered = database_registry.by_name(transaction.listing(), name) is not None
     if is_registered and name in transaction.unavailable:
         raise refusal(f"{name_is_taken(name)}, but cannot be used: {transaction.unavailable[name]}", 1801)
     if canonical_name(name) in SYSTEM_DATABASES or is_registered:

@@ -34,7 +34,7 @@ from ssbroker.ddl import ScriptOptions, check_variables
 from ssbroker.ddl.script_notes import summary
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
-from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, SchemaError, UnknownDatabaseError
+from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, SchemaError, StorageError, UnknownDatabaseError
 from ssbroker.protocol.broker_errors import DATABASE_EXISTS
 from ssbroker.protocol.events import Event, First, Second, Subscriber, Third
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -236,8 +236,13 @@ class Instance:
 
     @property
     def databases(self) -> tuple[Database, ...]:
-        """The databases in the order of their ids, msdb first."""
+        """The databases in the order of their ids, msdb first; without those in `unavailable_databases`."""
         return tuple(map(self._public, self._context.databases))
+
+    @property
+    def unavailable_databases(self) -> dict[str, StorageError]:
+        """The names of the databases whose files are missing or cannot be used, with the reasons."""
+        return self._context.databases_list.unavailable()
 
     @property
     def msdb(self) -> Database:
@@ -423,6 +428,8 @@ class Instance:
 
     def drop_database(self, name: str) -> None:
         """Drops a database and deletes its file. A file that cannot be used is kept.
+
+        If the file is missing from the folder of the instance, its `-wal`, `-shm` and `-notify` files are deleted.
 
         Args:
             name: The name of the database.

@@ -19,7 +19,7 @@ from ssbroker.store import database_registry, file_ownership
 from ssbroker.store.database_registry import MSDB_NAME, RegisteredDatabase
 from ssbroker.store.objects import Objects
 from ssbroker.store.session import Session
-from ssbroker.store.sqlite import Connection
+from ssbroker.store.sqlite import Connection, is_missing
 
 
 class InstanceTransaction:
@@ -46,6 +46,7 @@ class InstanceTransaction:
         self._effects: Final[dict[DatabaseContext, Effects]] = {}
         self._removed: list[tuple[DatabaseContext, bool]] = []
         self._created_files: list[Path] = []
+        self._dropped_files: list[Path] = []
         self.created_endpoint: str | None = None
         self._warnings: list[str] = []
         self._committed_last: set[DatabaseContext] = set()
@@ -170,10 +171,18 @@ class InstanceTransaction:
         """Records a new file; a rollback removes it."""
         self._created_files.append(file.absolute())
 
-    def remove_unavailable(self, name: str) -> None:
-        """Removes an unusable database from the registry; leaves its file unchanged."""
-        if not database_registry.is_registered(self.listing(), name):
+    def remove_unavailable(self, name: str, *, is_dropped: bool) -> None:
+        """Removes an unusable database from the registry; leaves its file unchanged.
+
+        If the database is dropped and its file is missing from the instance folder, the commit deletes the log of the file, which SQLite
+        would apply to another file with this name, such as a backup.
+        """
+        row = database_registry.by_name(self.listing(), name)
+        if row is None:
             raise _detached_error(name)
+        path = self._instance.folder / row.file
+        if is_dropped and path.parent == self._instance.folder:
+            self._dropped_files.append(path)
         database_registry.remove(self.listing(), name=name)
         self.unavailable.pop(name, None)
 
@@ -223,12 +232,19 @@ class InstanceTransaction:
         self._created_files.clear()
         for database, _ in added:
             database.close()  # the instance opens it again, now that it is listed
+        self._close_removed()
+
+    def _close_removed(self) -> None:
+        """Closes the removed databases, and deletes the files of those that were dropped."""
         for database, is_dropped in self._removed:
             if not is_dropped:
                 self._checkpoint(database)
             database.remove()
             if is_dropped:
                 remove_dropped(self._instance, self._msdb.file, database.file.path)
+        for path in self._dropped_files:
+            if is_missing(path):
+                remove_dropped(self._instance, self._msdb.file, path)
 
     def _checkpoint(self, database: DatabaseContext) -> None:
         """Moves the WAL of a detached database into the database file; warns if another process prevents this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from typing import Final
 
 from ssbroker.broker.context import DatabaseContext
@@ -66,10 +67,12 @@ class ReceiveWait:
                 try:
                     is_ready, changes_in = self._check(queue_id)
                 except StorageError:
-                    if not signals.is_closed:
-                        raise
+                    with suppress(StorageError):
+                        self._database.instance.databases_list.all()  # another process may have dropped the database
                     self._database.check_listed()
-                    return False
+                    if signals.is_closed:
+                        return False
+                    raise
                 left = self._deadline - time.monotonic()
                 if signals.is_closed:
                     self._database.check_listed()

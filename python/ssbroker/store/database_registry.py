@@ -57,9 +57,10 @@ def by_id(connection: Connection, database_id: int) -> RegisteredDatabase | None
     return None if row is None else _registered(row)
 
 
-def is_registered(connection: Connection, name: str) -> bool:
-    """Whether a database has a name."""
-    return connection.execute("SELECT 1 FROM ssb_databases WHERE name = ?", (name,)).get is not None
+def by_name(connection: Connection, name: str) -> RegisteredDatabase | None:
+    """Returns a database by its name; None if it is not registered."""
+    row = connection.execute(f"{_SELECT} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else _registered(row)
 
 
 def _registered(row: tuple[Any, ...]) -> RegisteredDatabase:
