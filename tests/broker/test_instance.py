@@ -348,7 +348,7 @@ def test_a_database_dropped_by_another_process_is_unknown(with_missing_file: Ins
         with Instance.open(with_missing_file.folder, background=False) as other:
             other.drop_database("Stock")
         with pytest.raises(UnknownDatabaseError, match="no longer exists"):
-            alteration.remove_unavailable("Stock")
+            alteration.remove_unavailable("Stock", is_dropped=False)
 
 
 def test_an_unavailable_database_is_not_unknown_while_another_thread_reads_the_registry(
