@@ -246,7 +246,9 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
     queue = existing(objects.queues, queue_key(name), kind="queue")
     users = objects.services_of(queue)
     if users:
-        raise refusal(refusal_texts.queue_in_use(name, [user.name for user in users]) + _work_queue_remedy(objects, users[0]))
+        raise refusal(
+            refusal_texts.queue_in_use(name, [user.name for user in users]) + _work_queue_remedy(objects, users[0])
+        )
     sources = [plain_queue_name(one) for one in objects.queues.values() if one.poison_queue_id == queue.queue_id]
     if sources:
         raise refusal(
