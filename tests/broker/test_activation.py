@@ -247,9 +247,9 @@ def test_a_procedure_is_found_however_its_name_is_written(
 
 @pytest.mark.parametrize("name", ["Stock.dbo.handle", "a..b", "[handle", "handle]", "."])
 def test_an_invalid_procedure_is_rejected(instance: Instance, stock: Database, name: str) -> None:
-    with pytest.raises(BrokerError, match=r"208: .* is not a valid name of a procedure"):
+    with pytest.raises(BrokerError, match=r"208: .* is not a valid procedure name; expected a name such as handle"):
         stock.alter_queue(ORDERS, activation=True, procedure=name, max_queue_readers=1)
-    with pytest.raises(BrokerError, match=r"208: .* is not a valid name of a procedure"):
+    with pytest.raises(BrokerError, match=r"208: .* is not a valid procedure name; expected a name such as handle"):
         instance.register_procedure(name, answer_all)
 
 

@@ -798,7 +798,7 @@ def test_a_timedelta_is_not_a_number_of_seconds(sales: Database, call: Callable[
 def test_a_queue_is_taken_by_its_name(sales: Database) -> None:
     given: Any
     for given in (sales.queue("Jobs"), 5, ""):
-        with pytest.raises(BrokerError, match=r"^208: .* is not a valid name of a queue, such as Orders"):
+        with pytest.raises(BrokerError, match=r"^208: .* is not a valid queue name; expected a name such as Orders"):
             sales.take(given)
 
 

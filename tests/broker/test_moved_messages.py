@@ -384,7 +384,7 @@ def test_conversations_do_not_join_a_group_in_another_queue(instance: Instance, 
     other = instance.view(f"dbo.{FAILED}").to_pylist()[-1]
     with sales.transaction() as t:
         for handle, wanted in ((moved, good["conversation_group_id"]), (good["conversation_handle"], group)):
-            with pytest.raises(BrokerError, match="failed and were moved; put them back with requeue first"):
+            with pytest.raises(BrokerError, match="failed and were moved; put these messages back with requeue first"):
                 t.move_conversation(handle, wanted)
         for handle, wanted in ((moved, other["conversation_group_id"]), (other["conversation_handle"], group)):
             with pytest.raises(BrokerError, match="9610"):
@@ -518,7 +518,7 @@ def test_a_queue_with_failed_messages_of_others_cannot_be_dropped(instance: Inst
     ):
         sales.drop_queue(FAILED)
     sales.alter_queue(QUEUE, on_poison="disable")
-    with pytest.raises(BrokerError, match="has failed messages of other queues"):
+    with pytest.raises(BrokerError, match="contains failed messages that were moved from other queues"):
         sales.drop_queue(FAILED)
     sales.requeue(QUEUE)
     sales.drop_queue(FAILED)

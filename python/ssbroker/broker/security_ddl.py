@@ -50,10 +50,7 @@ def drop_user(connection: Connection, objects: Objects, *, name: str) -> None:
     user = existing(objects.security.principals, name, kind="user")
     if user.principal_id in _SYSTEM_PRINCIPALS:
         raise refusal(refusal_texts.permanent_user(name), 15150)
-    number, security = user.principal_id, objects.security
-    services = [one.name for one in objects.services.values() if one.principal_id == number]
-    certificates = [one.name for one in security.certificates.values() if one.principal_id == number]
-    bindings = [one.name for one in security.bindings.values() if one.remote_principal_id == number]
+    services, certificates, bindings = changes.find_owned_objects(connection, principal_id=user.principal_id)
     if services or certificates or bindings:
         text = refusal_texts.user_in_use(name, services=services, certificates=certificates, bindings=bindings)
         raise refusal(text, 15138)

@@ -666,7 +666,7 @@ def _check_case(objects: Objects, name: str) -> None:
     similar = similar_queue(objects, QueueName(None, schema, unqualified))
     if similar in objects.queues:
         raise refusal(
-            f"queue {'.'.join(similar)!r} already exists, and {name!r} differs from it only in case; use the existing name",
+            f"the queue {'.'.join(similar)!r} already exists, and {name!r} differs from it only in case; use the existing name",
             2714,
         )
 

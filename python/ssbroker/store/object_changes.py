@@ -139,6 +139,19 @@ def set_send_permission(
     bump_version(connection)
 
 
+def find_owned_objects(connection: Connection, *, principal_id: int) -> tuple[list[str], list[str], list[str]]:
+    """Returns the names of the services and certificates that a principal owns, and of the remote service bindings with this user."""
+    services, certificates, bindings = (
+        [name for (name,) in connection.execute(f"SELECT name FROM {table} WHERE {column} = ?", (principal_id,))]  # noqa: S608  # constants below
+        for table, column in (
+            ("ssb_services", "principal_id"),
+            ("ssb_certificates", "principal_id"),
+            ("ssb_remote_service_bindings", "remote_principal_id"),
+        )
+    )
+    return services, certificates, bindings
+
+
 def drop_send_permissions(connection: Connection, *, principal_id: int) -> None:
     """Revokes all SEND permissions of a principal."""
     connection.execute("DELETE FROM ssb_send_permissions WHERE principal_id = ?", (principal_id,))

@@ -128,9 +128,12 @@ def test_delivery_failures_have_numbers_too(
         ),
         (
             "the peer's certificate is valid, but is not pinned and has no DNS name",
-            "with the option authority, or pinned",
+            "with the option authority or pinned",
         ),
-        ("the peer rejects the certificate of this instance: unknown ca", "let the peer accept it with its options"),
+        (
+            "the peer rejects the certificate of this instance: unknown ca",
+            "make the peer accept the certificate, with its options",
+        ),
     ],
 )
 def test_the_advice_of_a_failed_connection_fits_its_cause(why: str, advice: str) -> None:

@@ -127,7 +127,7 @@ def test_unauthenticated_peers_can_send_at_most_16_kib(tmp_path: Path) -> None:
     limits = EndpointLimits(login_timeout=HOUR)
     with RecordingEndpoint("bank", trust=trust, limits=limits) as bank:
         event = event_after(bank, b"\x16\x03\x01\x40\x00" + bytes(100_000))
-        assert "16,384 bytes without authenticating; expected at most 16,384 are read" in event.text
+        assert "16,384 bytes without authenticating; expected at most 16,384 bytes" in event.text
         assert (
             "TLS record has 65535 bytes; at most 16384 are allowed" in event_after(bank, b"\x16\x03\x01\xff\xff").text
         )

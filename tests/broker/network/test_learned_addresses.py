@@ -100,7 +100,7 @@ def test_the_number_of_addresses_from_peers_is_limited(local_names: None) -> Non
             None,
             None,
             None,
-            "limit of 3 addresses that no route names is reached; raise limits.max_unrouted_addresses",
+            "the limit of 3 addresses that no route names is reached; raise limits.max_unrouted_addresses",
         ]
 
 
