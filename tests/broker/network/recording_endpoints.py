@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.network.addresses import DialFilter
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.limits import EndpointLimits
-from ssbroker.broker.network.shared_state import EndpointContext
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event, EventLog

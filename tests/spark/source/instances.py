@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import ssbroker
 from ssbroker.broker.database import database_context
-from ssbroker.broker.dialogs.numbered_batches import SendDefaults, send_batch_once
+from ssbroker.broker.dialogs.bulk_send import SendDefaults, send_batch_once
 
 SCRIPT: Final = """
 CREATE DATABASE Sales

@@ -14,7 +14,7 @@ from pyspark.sql import datasource as spark
 
 import ssbroker
 from ssbroker import BrokerError, InputError, OptionError, SchemaError
-from ssbroker.broker.dialogs.numbered_batches import NumberedBatch
+from ssbroker.broker.dialogs.bulk_send import NumberedBatch
 from ssbroker.broker.views import DATABASE_VIEWS, INSTANCE_VIEWS
 from ssbroker.spark.source import reader, writer
 from ssbroker.spark.source.options import ddl, parse_read_options, parse_write_options, select_columns

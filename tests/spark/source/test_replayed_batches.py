@@ -8,7 +8,7 @@ import pyarrow as pa
 
 import ssbroker
 from ssbroker.broker.database import database_context
-from ssbroker.broker.dialogs.numbered_batches import NumberedBatch, SendDefaults, send_batch_once
+from ssbroker.broker.dialogs.bulk_send import NumberedBatch, SendDefaults, send_batch_once
 from tests.rules.fragments import B
 from tests.spark.source.instances import bodies as queued_bodies
 from tests.spark.source.instances import create_instance

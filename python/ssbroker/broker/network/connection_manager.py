@@ -22,9 +22,9 @@ from ssbroker.broker.network.connection import (
 )
 from ssbroker.broker.network.destinations import PeerKey
 from ssbroker.broker.network.dialer import Dialer
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.secure_link import SecureLink
-from ssbroker.broker.network.shared_state import EndpointContext
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey

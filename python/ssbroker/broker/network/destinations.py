@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from ssbroker.broker.network.addresses import host_of
 from ssbroker.broker.network.connection import PeerConnection, call_listener
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.interfaces import SendResult
 from ssbroker.broker.network.shared_outbox import SharedOutbox
-from ssbroker.broker.network.shared_state import EndpointContext
 
 PeerKey: TypeAlias = tuple[bytes, str | None]
 """An instance id, and the principal that states it. The same id with another certificate is a different instance."""

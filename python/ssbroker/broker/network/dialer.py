@@ -16,8 +16,8 @@ from ssbroker.broker import fork_safety
 from ssbroker.broker.network.addresses import DialFilter, ip_of
 from ssbroker.broker.network.connection import CONNECT_FAILED, NAME_UNKNOWN, CloseReason, PeerConnection, call_listener
 from ssbroker.broker.network.destinations import Destination, Destinations, PeerKey
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.secure_link import SecureLink
-from ssbroker.broker.network.shared_state import EndpointContext
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey

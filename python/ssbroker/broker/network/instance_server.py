@@ -20,9 +20,9 @@ from ssbroker.broker.commit_signals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.network.addresses import DialFilter, ip_of
 from ssbroker.broker.network.dialog_keys import DialogKeys
+from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.message_exchange import MessageExchange
-from ssbroker.broker.network.shared_state import EndpointContext
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
 from ssbroker.broker.network.status_file import StatusFile
 from ssbroker.broker.network.tls import TlsCredentials, Trust

@@ -10,7 +10,7 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from ssbroker._well_known import DEFAULT
-from ssbroker.broker.dialogs.numbered_batches import NumberedBatch, SendDefaults
+from ssbroker.broker.dialogs.bulk_send import NumberedBatch, SendDefaults
 from ssbroker.broker.views import DATABASE, DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE, TRANSMISSION_QUEUE
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.protocol.settings import LIFETIME_MAX

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ssbroker.broker.database import database_context
-from ssbroker.broker.dialogs.numbered_batches import (
+from ssbroker.broker.dialogs.bulk_send import (
     ADDRESS,
     BODY,
     DIALOG,

@@ -10,7 +10,7 @@ import pytest
 
 from ssbroker import BrokerError, InvalidGuidError, NullError
 from ssbroker.broker.database import Database, database_context
-from ssbroker.broker.dialogs.numbered_batches import NumberedBatch, SendDefaults, send_batch_once
+from ssbroker.broker.dialogs.bulk_send import NumberedBatch, SendDefaults, send_batch_once
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.internals import instance_of
 
