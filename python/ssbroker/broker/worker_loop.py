@@ -14,7 +14,8 @@ from ssbroker.broker.job import Job
 from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, StorageError
 from ssbroker.protocol.broker_errors import RECEIVE_DISABLED
 
-_LONGEST_PAUSE: Final = 30.0
+_LONGEST_PAUSE: Final = 5.0
+"""Seconds; `Instance.stop_workers` does not end a pause."""
 
 
 def run(database: DatabaseContext, take: Callable[[], Job], function: Callable[[Job], object]) -> None:
