@@ -454,7 +454,7 @@ class Reassembler:
             [b'first', b'second']
             >>> Reassembler.restore(b"")
             Traceback (most recent call last):
-            ssbroker.exceptions.MalformedDataError: state: not a valid reassembler checkpoint: unknown format; expected what checkpoint() returned, or a file that --state wrote
+            ssbroker.exceptions.MalformedDataError: state: not a valid reassembler checkpoint (unknown format; expected what checkpoint() returned, or a file that --state wrote); restore it from a copy, or start without it
         """
         given: object = state
         if not isinstance(given, bytes):

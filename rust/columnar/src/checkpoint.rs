@@ -87,7 +87,7 @@ fn split_checkpoint(bytes: &[u8]) -> std::result::Result<Parts<'_>, Cow<'static,
     let (version, _) = rest.split_first_chunk().ok_or(TRUNCATED)?;
     let version = u16::from_le_bytes(*version);
     if version != VERSION {
-        return Err(format!("unsupported version {version}; expected {VERSION}").into());
+        return Err(format!("unsupported version {version}; this version of ssbroker reads version {VERSION}").into());
     }
     let (content, digest) = bytes.split_last_chunk().ok_or(TRUNCATED)?;
     if !ssbroker_md5::equal(&ssbroker_md5::digest(content), digest) {

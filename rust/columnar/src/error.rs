@@ -53,7 +53,10 @@ impl fmt::Display for Error {
                 write!(out, "{column}, row {row}: malformed Arrow data: {what}")
             }
             Self::Malformed { column, row: None, what } => write!(out, "{column}: malformed Arrow data: {what}"),
-            Self::State(what) => write!(out, "state: not a valid reassembler checkpoint: {what}"),
+            Self::State(what) => write!(
+                out,
+                "state: not a valid reassembler checkpoint ({what}); restore it from a copy, or start without it"
+            ),
             Self::Schema { column, expected, actual: Some(actual) } => {
                 write!(out, "{column}: expected {expected}, got {actual}")
             }

@@ -310,7 +310,7 @@ impl CatalogBuilder {
         if let Some((id, other)) = id.and_then(|id| Some((id, *self.enabled_brokers.get(&id)?))) {
             let (column, value) = ("databases.service_broker_guid", id.to_string());
             let other = String::from_utf8_lossy(&self.catalog.databases[usize::from(other)].name);
-            let expected = format!("a unique broker id for each enabled database; {other} has this one");
+            let expected = format!("a unique broker id for each enabled database; {other} has this broker id");
             return Err(Invalid::new(InvalidKind::Duplicate, column, Some(row), Some(value.as_bytes()), expected));
         }
         let number = self.add_database(name, broker, enabled)?;
@@ -472,7 +472,8 @@ impl CatalogBuilder {
         if let Some([first, second]) = duplicates.map(|pair| [pair[0], pair[1]]).min_by_key(|pair| pair[1].2) {
             let (database, id, row) = second;
             let database = String::from_utf8_lossy(&self.catalog.databases[usize::from(database)].name);
-            let expected = format!("unique route ids within a database; row {} of {database} has this one", first.2);
+            let expected =
+                format!("unique route ids within a database; row {} of {database} has this route id", first.2);
             let (kind, row, value) = (InvalidKind::Duplicate, Some(row as usize), id.to_string());
             return Err(Invalid::new(kind, "routes.route_id", row, Some(value.as_bytes()), expected));
         }

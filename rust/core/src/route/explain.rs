@@ -222,7 +222,7 @@ impl StepTrace {
             }
             4 => "there is no live route to the dynamic routing service",
             5 => "no live route omits both service name and broker id",
-            6 => "no enabled database of the instance has a service of this name",
+            6 => "no enabled database of the instance has a service with this name",
             _ => "no step found a route",
         }
     }
@@ -231,7 +231,7 @@ impl StepTrace {
     pub(crate) fn finish(&mut self, index: &RouteIndex, found: Option<&Found>, now: i64) {
         self.note = match (self.step, found) {
             (4, _) => "routing information is requested from the dynamic routing service",
-            (6, _) => "the instance has a service of this name, so a LOCAL route is implied",
+            (6, _) => "the instance has a service with this name, so a LOCAL route is implied",
             (7, _) => "no step found a route",
             _ => "found",
         };
