@@ -179,7 +179,7 @@ class ArrowArrayExportable(Protocol):
 
 
 class ArrowStreamExportable(Protocol):
-    """An object with `__arrow_c_stream__`, such as a pyarrow Table, a Polars or pandas DataFrame, a DuckDB relation."""
+    """An object with `__arrow_c_stream__`, such as a pyarrow Table, a Polars or pandas DataFrame, or a DuckDB relation."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Returns the stream capsule."""

@@ -40,13 +40,13 @@ def refuse_delta_and_iceberg(files: Iterable[Path]) -> None:
         ...         refuse_delta_and_iceberg([Path(folder, "day=1", "part-0.parquet")])
         ...     except InputError as error:
         ...         print(str(error).removeprefix(folder))
-        : the folder is a Delta table, and some of its files may have been removed from it; read it with a reader for Delta, and pass the DataFrame or write a Parquet file
+        : this folder is a Delta table, and may contain files that no longer belong to the table; read it with a reader for Delta, and pass the DataFrame to ssbroker, or write the rows to a Parquet file outside this folder
     """
     for folder in dict.fromkeys(parent for file in files for parent in file.absolute().parents):
         for name, mark in _MARKS.items():
             if next(folder.glob(mark), None) is not None:
                 raise InputError(
-                    f"{folder}: the folder is a {name} table, and some of its files may have been removed from it; "
-                    f"read it with a reader for {name}, and pass the DataFrame or write a Parquet file",
+                    f"{folder}: this folder is a {name} table, and may contain files that no longer belong to the table; read it with a "
+                    f"reader for {name}, and pass the DataFrame to ssbroker, or write the rows to a Parquet file outside this folder",
                     value=str(folder),
                 )

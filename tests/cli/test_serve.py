@@ -272,7 +272,7 @@ def test_limits_in_a_settings_file(folder: Path, tmp_path: Path, run: Run, limit
     [
         (
             (),
-            "specify who may connect: --certificate and --key, with --authority and --name, with --pin, or with both",
+            "specify who may connect: --certificate and --key, and in addition --authority and --name, or --pin, or all of these",
         ),
         (("--certificate", "x.pem"), "--certificate and --key: expected both"),
         (("--certificate", "x.pem", "--key", "x.key"), "no peer can be authenticated"),

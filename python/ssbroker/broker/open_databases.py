@@ -105,7 +105,7 @@ class Databases:
             if self._is_refreshing:  # a signal or log handler in the refreshing thread
                 if not self._by_name:
                     raise StorageError(
-                        f"{self._msdb.path}: a signal or log handler used the instance while it opened its databases; use it after the interrupted call has returned"
+                        f"{self._msdb.path}: a signal or log handler cannot use the instance while the thread that it has interrupted opens the databases; use the instance after the handler has returned"
                     )
                 return self._by_name
             self._is_refreshing = True

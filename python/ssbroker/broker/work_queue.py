@@ -613,7 +613,8 @@ class WorkQueue:
             if due is not None and due > work.now():
                 if sent.group is None:
                     raise BrokerError(
-                        f"the message cannot be scheduled, because message delivery of the database {work.database!r} is disabled; enable it with SET ENABLE_BROKER"
+                        f"the message cannot be scheduled, because message delivery is disabled in the database {work.database!r}; "
+                        'enable it with Database.set_broker("ENABLE_BROKER"), or ALTER DATABASE ... SET ENABLE_BROKER'
                     )
                 lease.schedule(work, sent.group, work.objects.queues[queue_key(self._name)].queue_id, until=due)
         return uuid.UUID(bytes=sent.conversation_id)

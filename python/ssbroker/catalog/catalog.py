@@ -351,7 +351,7 @@ class Catalog:
 
     @property
     def notes(self) -> tuple[ddl.ScriptNote, ...]:
-        """The statements that were skipped or not executed when the catalog was loaded from scripts; otherwise empty."""
+        """Remarks about the scripts from which the catalog was loaded, such as skipped statements and ignored clauses; otherwise empty."""
         return () if self._script is None else self._script.notes
 
     @property

@@ -294,7 +294,7 @@ def _stderr_discarded() -> Iterator[None]:
 
 
 def _cause(text: str) -> str:
-    r"""Returns the line of a Spark failure that states the cause: an ssbroker error, else the end of a Python traceback, else the first line.
+    r"""Returns the cause of a Spark failure: an ssbroker error, otherwise the last line of a Python traceback, otherwise the first line.
 
     Examples:
         >>> _cause("[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File ...\nssbroker.exceptions.NullError: row 7\n")

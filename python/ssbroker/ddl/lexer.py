@@ -173,7 +173,7 @@ def _encoding_of(unmarked: bytes) -> str:
 
 
 class Annotation(NamedTuple):
-    """One `-- ssbroker:` comment; `values` contains the text of each key."""
+    """One `-- ssbroker:` comment; `values` contains its keys, each with its text."""
 
     start: int
     values: tuple[tuple[str, str], ...]

@@ -392,7 +392,7 @@ _NO_ARRIVALS: Final[dict[str, int]] = {}
 def _solve_cycles(
     cyclic: dict[Arrival, Continuation], senders: Mapping[Arrival, Sequence[Arrival]], ends: dict[Arrival, Ends]
 ) -> None:
-    """Computes the ends of arrivals that can reach a cycle: the union of the ends of their continuations, and LOOP."""
+    """Computes the ends of arrivals that can reach a cycle: LOOP, and all ends of their continuations."""
     loop = frozenset((LOOP,))
     found = {
         arrival: loop.union(

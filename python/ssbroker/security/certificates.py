@@ -94,10 +94,10 @@ def raise_input_error(reason: str) -> Iterator[None]:
 
 
 def read_key(data: bytes, *, password: bytes | None = None) -> PrivateKey:
-    """Reads a private key in PEM or DER; `password` is None if it is not encrypted.
+    """Reads a private key in PEM or DER; `password` must be None if the key is not encrypted.
 
     Raises:
-        InputError: The data is not a valid key of a supported kind, or the password is wrong.
+        InputError: The data is not a valid key of a supported kind, or the password is wrong, missing or not needed.
         MissingDependencyError: The `cryptography` package is not installed.
     """
     require_cryptography()
@@ -205,7 +205,7 @@ class Validity:
         if self.not_after <= self.not_before:
             raise OptionError(f"not_after: expected a time after not_before ({self.not_before}), got {self.not_after}")
         if self.not_before.year < _YEAR_MIN:
-            raise OptionError(f"not_before: expected the year {_YEAR_MIN} or later, got {self.not_before}")
+            raise OptionError(f"not_before: expected a time in the year {_YEAR_MIN} or later, got {self.not_before}")
 
 
 def make_authority(name: str, validity: Validity) -> CertificateWithKey:
@@ -399,10 +399,10 @@ KEY_PASSWORD_BYTES_MAX: Final = 1023
 
 
 def key_to_der(data: bytes, *, password: str | None) -> bytes:
-    """Converts a private key in PEM or DER to unencrypted DER (PKCS #8); `password` is None if it is not encrypted.
+    """Converts a private key in PEM or DER to unencrypted DER (PKCS #8); `password` must be None if the key is not encrypted.
 
     Raises:
-        InputError: The data is not a valid key, or the password is wrong.
+        InputError: The data is not a valid key, or the password is wrong, missing or not needed.
     """
     key = read_key(data, password=None if password is None else password.encode())
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - imported only where it is needed

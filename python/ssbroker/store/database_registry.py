@@ -74,7 +74,7 @@ def is_msdb(connection: Connection) -> bool:
 
 
 def has_only_broker_tables(connection: Connection) -> bool:
-    """Whether a file contains no tables of an application."""
+    """Whether a file contains only the broker's own tables."""
     found = connection.execute(
         "SELECT 1 FROM sqlite_schema WHERE tbl_name NOT LIKE 'ssb\\_%' ESCAPE '\\' AND tbl_name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     )

@@ -140,7 +140,7 @@ def single_row(connection: Connection, sql: str) -> tuple[Any, ...]:
     if row is None:
         path = connection.filename
         raise StorageError(
-            f"{path}: a required row is missing, because another program has altered the file; restore it from a backup",
+            f"{path}: a row that ssbroker requires is missing; another program has probably altered the file; restore it from a backup",
             file=path,
         )
     return row

@@ -24,7 +24,7 @@ StorageFactory: TypeAlias = Callable[[str], SimulatedInstanceStorage]
 
 
 def memory_storage(name: str) -> MemoryDialogStorage:
-    """Returns an empty storage in memory; its broker id is derived from the name of the instance."""
+    """Returns empty in-memory storage, with a broker id derived from the name of the instance."""
     return MemoryDialogStorage(name.encode().ljust(16, b"-"))
 
 

@@ -163,7 +163,7 @@ def test_damaged_files_are_named(spark: SparkSession, source: Path, tmp_path: Pa
 def test_unreadable_sources_are_reported_before_a_job_starts(spark: SparkSession, source: Path, tmp_path: Path) -> None:
     catalog, table = world(10, conversations=10)
     target = tmp_path / "routed"
-    with pytest.raises(InputError, match="contains no Parquet file"):
+    with pytest.raises(InputError, match=r"contains no file with the suffix \.parquet"):
         ssbroker.spark.route_files(spark, source, target, catalog)
     with pytest.raises(InputError, match="no such file or folder"):
         ssbroker.spark.route_files(spark, tmp_path / "nowhere", target, catalog)

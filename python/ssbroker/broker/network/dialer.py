@@ -27,7 +27,7 @@ _NEXT_ADDRESS_DELAY: Final = 2.0
 """Seconds after which the next address of a name is tried."""
 _LOOKUPS_MAX: Final = 256
 _LOOKUPS: Final = threading.BoundedSemaphore(_LOOKUPS_MAX)
-"""Limits the look-ups in this process: if the name server does not answer, each look-up takes about half a minute."""
+"""Limits the lookups in this process: if the name server does not answer, each lookup takes about half a minute."""
 
 _Found: TypeAlias = list[Any]
 """The result of `socket.getaddrinfo`."""
@@ -64,16 +64,16 @@ def _dial_only_message(host: str) -> str:
 
 
 def _numeric(host: str, port: int) -> _Found:
-    """Returns the address without a look-up; an empty list for a name."""
+    """Returns the address without a lookup; an empty list for a name."""
     if ip_of(host) is None:
         return []
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
 
 
 async def _look_up(look: Callable[[], _Found]) -> _Found:
-    """Looks up a name in a separate thread, so that neither other look-ups nor the end of the process wait for it."""
+    """Looks up a name in a separate thread, so that neither other lookups nor the end of the process wait for it."""
     if not _LOOKUPS.acquire(blocking=False):
-        raise OSError(f"too many name look-ups at the same time; at most {_LOOKUPS_MAX} are allowed")
+        raise OSError(f"the name cannot be looked up: {_LOOKUPS_MAX} other lookups are running, which is the maximum")
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[_Found] = loop.create_future()
 
@@ -101,7 +101,7 @@ async def _look_up(look: Callable[[], _Found]) -> _Found:
                 return
 
     try:
-        threading.Thread(target=work, name="ssbroker name look-up", daemon=True).start()
+        threading.Thread(target=work, name="ssbroker name lookup", daemon=True).start()
     except RuntimeError as error:
         _LOOKUPS.release()
         raise OSError(f"the name cannot be looked up: {error}") from error

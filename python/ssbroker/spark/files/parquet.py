@@ -255,7 +255,9 @@ def _find_files(path: Path, *, given: Path) -> list[Path]:
     found = [path] if is_file else sorted(_walk(path, frozenset()))
     if not found:
         raise InputError(
-            f"{path}: contains no Parquet file", value=str(path), expected="files with the suffix .parquet"
+            f"{path}: contains no file with the suffix .parquet",
+            value=str(path),
+            expected="files with the suffix .parquet",
         )
     for file in found:
         for name in partition_columns(given / file.relative_to(path)):
