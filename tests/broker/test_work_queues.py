@@ -609,7 +609,7 @@ def test_the_errors_of_statements_say_how_to_drop_a_work_queue(instance: Instanc
     with sales.transaction() as t:
         t.begin_dialog("//Shop", "//Orders")
     with pytest.raises(
-        BrokerError, match=r"with service_id (\d+); end them first with Transaction\.end_conversation"
+        BrokerError, match=r"with service_id (\d+); first end them with Transaction\.end_conversation"
     ) as error:
         sales.drop_service("//Shop")
     assert "Database.queue" not in str(error.value)

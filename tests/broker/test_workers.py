@@ -219,7 +219,7 @@ def test_a_worker_logs_a_lost_job(
 
     queue.put(b"one")
     run(queue, work, timeout=0)
-    assert "a job was lost: the lease of conversation group" in caplog.text
+    assert "a job was lost: the lease of the conversation group" in caplog.text
     assert leases(instance) == []
 
 

@@ -55,7 +55,7 @@ def handle(_number, _frame):
     try:
         calls[handled % len(calls)]()
     except LockTimeoutError as error:
-        assert "this thread would wait for its own open transaction" in str(error), error
+        assert "this thread or task would wait for its own open transaction" in str(error), error
         told.append(error)
     handled += 1
     if handled == 150:

@@ -33,7 +33,7 @@ DatabaseQueue: TypeAlias = tuple[str, str]
 def overview_of(instance: Instance) -> dict[str, Any]:
     """Returns the databases, queues, failed messages, leases, conversations by state, transmission queues, and serving process of an instance, ready for JSON.
 
-    A database that cannot be read is SUSPECT, with its problem, and contributes no counts. One that cannot be written has a problem, too.
+    A database that cannot be read is SUSPECT, with its problem, and contributes no counts. A database that this process could not write recently, or whose disk is almost full, has a problem, too.
     """
     counted: dict[str, Rows] = {"queues": [], "moved": [], "leases": [], "conversations": [], "transmission_queue": []}
     listed = database_context(instance.msdb).instance.databases_list
@@ -46,9 +46,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
         except StorageError as error:  # report the other databases
             unread[database.name] = str(error)
             continue
-        file = database_context(database).file
-        file.check_writable()
-        unwritten[database.name] = file.write_failure
+        unwritten[database.name] = database_context(database).file.write_failure
     server = instance.server  # another thread may end serving
     databases = instance.view("sys.databases").select(
         ["name", "state_desc", "service_broker_guid", "is_broker_enabled"]

@@ -176,7 +176,8 @@ class Transmission:
 
     def is_due(self, now: int) -> bool:
         """Returns whether a retransmission is due."""
-        return any(flight.due <= now and self._is_unacknowledged(flight) for flight in self.flights)
+        due = self.next_due()  # an interrupt in a generator that `any` closes early would be lost
+        return due is not None and due <= now
 
     def clamp_acknowledgement(self, acked: int, runs: list[AckRange]) -> tuple[int, list[AckRange]]:
         """Limits an acknowledgement to sent messages; a partly sent message counts as a whole, because it may have been sent before a restart."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ssbroker import Instance
 from ssbroker.broker.database import Database, database_context
@@ -15,8 +15,6 @@ from tests.system.power.recording import NAME, Mark, Operation, recording
 
 if TYPE_CHECKING:
     from tests.system.power.run import Weakness
-
-_PAGES_TO_CHECKPOINT: Final = 16
 
 
 class Dialogs:
@@ -69,7 +67,7 @@ class Dialogs:
 
 
 def weaken(database: Database, synchronous: str) -> None:
-    """Sets how a database is synced, and makes checkpoints frequent."""
+    """Sets how a database is synced."""
     file = database_context(database).file
     for transaction in (file.read(), file.write()):  # each has a connection of its own
         with transaction as connection:
@@ -77,7 +75,6 @@ def weaken(database: Database, synchronous: str) -> None:
         connection.exec_trace = (
             None  # outside of its block, a connection that an application has had refuses statements
         )
-        connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
         connection.pragma("synchronous", synchronous)
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _BEGINNING: Final = datetime(2026, 11, 21, tzinfo=UTC)
 _REMOTE: Final = b"-- far broker --"
 _REMOTE_SERVICE: Final = b"begun over there"
-_PAGES_TO_CHECKPOINT: Final = 16
 _SETTINGS: Final = ProtocolSettings(max_fragment_bytes=300)
 _ROUNDS_MAX: Final = 60
 
@@ -210,7 +209,6 @@ def _prepare(pair: _Pair) -> list[EndpointKey]:
 def _weaken(database: Database, synchronous: str) -> None:
     with database_context(database).file.read() as connection:
         pass
-    connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
     connection.pragma("synchronous", synchronous)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
+from unittest import mock
 
 import apsw
 
@@ -15,6 +16,8 @@ from ssbroker.exceptions import SsbrokerError
 from tests.system.power.cutting import Cut, RestoredFolder, cuts
 from tests.system.power.recording import Operation
 
+PAGES_TO_CHECKPOINT: Final = 16
+"""Checkpoints are frequent."""
 _ERRORS: Final = (SsbrokerError, apsw.Error, AssertionError, TypeError, ValueError)
 """Errors that corruption can cause, since rows may contain anything."""
 
@@ -75,7 +78,8 @@ def check_power_cuts(
     weakness: Weakness = Weakness(),
 ) -> Result:
     """Records a workload, and checks the disk after each of its operations."""
-    workload = entry(folder, transactions=transactions, seed=seed, weakness=weakness)
+    with mock.patch("ssbroker.store.sqlite._PAGES_TO_CHECKPOINT", PAGES_TO_CHECKPOINT):
+        workload = entry(folder, transactions=transactions, seed=seed, weakness=weakness)
     rng = random.Random(seed)
     states, faults = 0, []
     with RestoredFolder() as restored:

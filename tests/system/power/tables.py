@@ -27,7 +27,6 @@ COMMIT: Final = "commit"
 """From this mark on the transaction may be found."""
 COMMITTED: Final = "committed"
 """From this mark on it must be found."""
-_PAGES_TO_CHECKPOINT: Final = 12
 _ROWS: Final = 40
 
 
@@ -104,7 +103,6 @@ def _transact(
 ) -> None:
     with file.read() as connection:
         pass
-    connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
     connection.pragma("synchronous", synchronous)
     with file.write(is_durable=is_durable) as writing:
         assert writing is connection
