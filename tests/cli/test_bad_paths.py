@@ -98,7 +98,7 @@ def test_tables_with_removed_files(
         (folder / file).parent.mkdir(parents=True)
     (folder / "table" / mark).touch()
     conversation_file.rename(folder / "table" / "day=1" / "in.csv")
-    wanted = f"{folder / 'table'}: the folder is a {name} table"
+    wanted = f"{folder / 'table'}: this folder is a {name} table"
     output = ("-o", folder / "out.csv")
     assert wanted in refused(run, "route", catalog, "--conversations", folder / given, *output)
     assert wanted in refused(run, "reassemble", folder / given, *output)
@@ -114,4 +114,4 @@ def test_a_table_is_recognised_from_a_folder_inside_it(
     conversation_file.rename(table / "day=1" / "in.csv")
     monkeypatch.chdir(table / "day=1")
     message = refused(run, "route", catalog, "--conversations", "in.csv", "-o", catalog.parent / "out.csv")
-    assert f"{table}: the folder is a Delta table" in message
+    assert f"{table}: this folder is a Delta table" in message

@@ -199,7 +199,7 @@ def poison_values(objects: Objects, name: str, on_poison: str | None, poison_que
         return {} if on_poison is None else {"poison_queue_id": None}
     if queue_key(poison_queue) == queue_key(name):
         raise OptionError(
-            f"poison_queue: expected another queue than {name!r} itself, because failed messages are moved out of it"
+            f"poison_queue: expected a queue other than {name!r} itself, because failed messages are moved out of it"
         )
     return {"poison_queue_id": existing(objects.queues, queue_key(poison_queue), kind="queue").queue_id}
 

@@ -81,7 +81,7 @@ def _converted(
         value, row = cells[index].as_py()[:_SHOWN_CHARACTERS_MAX], row_in_file(index)
         expected = InputColumns.expected_value(field.type)
         raise InputError(
-            f"{file}: {field.name}, row {row}{line_of(file, row)}: {value!r} is not valid; expected {expected}",
+            f"{file}: {field.name}, row {row}: {value!r} is not valid; expected {expected}{line_of(file, row)}",
             column=field.name,
             row=row,
             value=value,

@@ -146,7 +146,7 @@ def test_tables_with_removed_files_are_refused(tmp_path: Path, mark: str, name: 
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.parquet").touch()
     for source in (tmp_path, tmp_path / "data", tmp_path / "data" / "a.parquet"):
-        with pytest.raises(InputError, match=f"the folder is a {name} table, .*; read it with a reader for {name}"):
+        with pytest.raises(InputError, match=f"this folder is a {name} table, .*; read it with a reader for {name}"):
             list_files(source)
 
 
