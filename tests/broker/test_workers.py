@@ -204,6 +204,35 @@ def test_a_worker_continues_when_its_queue_is_enabled_again(
     assert "a worker cannot take jobs; trying again in 2 s: 9617: " in caplog.text
 
 
+def test_the_pauses_of_a_worker_begin_again_after_a_job(
+    instance: Instance, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the job has failed."""
+    queue, database = instance.queue("Jobs", retry_after=0), instance.database("Queues")
+    pauses: list[float] = []
+
+    def enable(pause: float) -> None:
+        if pause:
+            pauses.append(pause)
+        if pause == 2:
+            database.alter_queue("Jobs", status=True)
+
+    async def enable_in_task(pause: float) -> None:
+        enable(pause)
+
+    monkeypatch.setattr(time, "sleep", enable)
+    monkeypatch.setattr(async_calls, "sleep", enable_in_task)
+
+    def work(job: Job) -> None:
+        if job.attempt <= 2:
+            database.alter_queue("Jobs", status=False)
+            raise OSError("no disk")
+
+    queue.put(b"one")
+    run(queue, work, timeout=0)
+    assert (pauses, queue.count()) == ([1, 2, 1, 2], 0)
+
+
 def test_a_worker_ends_if_its_queue_is_dropped(queue: WorkQueue, run: Run) -> None:
     queue.drop()
     with pytest.raises(BrokerError, match="15151"):

@@ -33,8 +33,8 @@ def run(database: DatabaseContext, take: Callable[[], Job], function: Callable[[
             with job:
                 if not job:
                     return
+                failures.reset()
                 function(job)
-            failures.reset()
         except Exception as error:  # noqa: BLE001  # a job that fails must not end the worker
             pause = failures.pause_after(error, job)
             if pause is None:
@@ -58,8 +58,8 @@ async def arun(
             async with job:
                 if not job:
                     return
+                failures.reset()
                 await function(job)
-            failures.reset()
         except Exception as error:  # noqa: BLE001  # a job that fails must not end the worker
             pause = failures.pause_after(error, job)
             if pause is None:
