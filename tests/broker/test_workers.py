@@ -20,6 +20,7 @@ import pytest
 
 from ssbroker import BrokerError, Instance, Job, LockTimeoutError, OptionError, WorkQueue
 from ssbroker.broker import async_calls
+from ssbroker.broker.lease_heartbeat import LeaseHeartbeat
 from ssbroker.protocol.events import JobFailed
 
 Work = Callable[[Job], object]
@@ -433,6 +434,29 @@ def test_a_heartbeat_that_cannot_start_gives_the_messages_back(
     with pytest.raises(RuntimeError, match="no threads"), queue.take(heartbeat=True):
         pass
     assert leases(instance) == ["READY"]
+
+
+def test_a_worker_ends_if_heartbeats_cannot_start(queue: WorkQueue, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: LeaseHeartbeat) -> None:
+        raise RuntimeError("can't start new thread")
+
+    queue.put(b"one")
+    monkeypatch.setattr(LeaseHeartbeat, "start", fail)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        run(queue, print, heartbeat=True, timeout=0)
+
+
+def test_an_interrupt_of_the_acknowledgement_gives_the_messages_back(
+    instance: Instance, queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    queue.put(b"one")
+    with pytest.raises(KeyboardInterrupt), queue.take(heartbeat=True):
+        monkeypatch.setattr(Job, "_acknowledge", interrupt)
+    assert leases(instance) == ["READY"]
+    wait_until(lambda: not heartbeats())
 
 
 def test_a_lock_timeout_at_the_end_of_a_block_is_raised_and_the_job_given_back(tmp_path: Path) -> None:

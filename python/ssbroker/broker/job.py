@@ -77,12 +77,12 @@ class Job:
     __slots__ = (
         "_context",
         "_has_entered",
+        "_has_heartbeat",
         "_heartbeat",
         "_is_over",
         "_is_work_queue",
         "_key",
         "_lease",
-        "_lease_seconds",
         "_messages",
         "_options",
         "_outcome",
@@ -112,7 +112,7 @@ class Job:
             round(duration_seconds(lease, name="lease", minimum=LEASE_MIN) * SECOND),
         )
         self._timeout: Final = None if timeout is None else timeout_seconds(timeout, name="timeout")
-        self._lease_seconds: Final = lease if boolean(heartbeat, name="heartbeat") else None
+        self._has_heartbeat: Final = boolean(heartbeat, name="heartbeat")
         self._heartbeat: LeaseHeartbeat | None = None
         self._is_work_queue: Final = is_work_queue
         self._retry_after: Final = retry_after
@@ -144,13 +144,12 @@ class Job:
             try:
                 with self.transaction():
                     pass
-            except SsbrokerError as failure:  # not acknowledged, for example because of a lock timeout
+            except BaseException as failure:  # not acknowledged, for example because of a lock timeout
                 if not self._is_over:
                     self._give_back(failure)
                 raise
             return
-        # An interrupt, or the end of the program, says nothing about the messages.
-        self._give_back(error if isinstance(error, Exception) else None)
+        self._give_back(error)
 
     @contextmanager
     def _ended_span(self, error: BaseException | None) -> Iterator[None]:
@@ -438,9 +437,7 @@ class Job:
 
     def _extend(self, microseconds: int, heartbeat: LeaseHeartbeat | None = None) -> None:
         with database_transaction(self._context) as work:
-            if (
-                heartbeat is not None and heartbeat.is_stopped
-            ):  # the job has ended while this thread waited for the lock
+            if heartbeat is not None and heartbeat.is_stopped:  # while this thread waited for the lock
                 return
             extended = leasing.extend(work, self._held_lease(), microseconds=microseconds)
         self._lease = extended
@@ -472,31 +469,30 @@ class Job:
             return
         self._lease = claimed.lease
         self._is_over = False
-        self._messages = tuple(map(Message, claimed.messages))
         try:
             self._start_heartbeat()
-        except BaseException:  # no system thread is available
-            self._give_back()  # __exit__ will not be called
+            self._messages = tuple(map(Message, claimed.messages))
+            self._start_span(attempt=claimed.lease.attempts)
+        except BaseException:  # an interrupt, or no system thread is available; __exit__ will not be called
+            self._give_back()
             raise
+
+    def _start_heartbeat(self) -> None:
+        if self._has_heartbeat:
+            _, lease = self._options
+            self._heartbeat = LeaseHeartbeat(self._context, partial(self._extend, lease), seconds=lease / SECOND)
+            self._heartbeat.start()
+
+    def _start_span(self, *, attempt: int) -> None:
         tracing = self._context.instance.tracing
         if tracing is None:
             return
         try:
-            identities, attempt = identities_of(self._messages), claimed.lease.attempts
-            span = tracing.job(self._context.name, self._queue, identities, attempt=attempt)
+            span = tracing.job(self._context.name, self._queue, identities_of(self._messages), attempt=attempt)
             self._outcome = span.__enter__()
             self._span = span
         except Exception as error:  # noqa: BLE001  # a failure of tracing does not change how the job runs
             log_failure(self._context, "the span of a job could not be started", error)
-        except BaseException:
-            self._give_back()  # __exit__ will not be called
-            raise
-
-    def _start_heartbeat(self) -> None:
-        if self._lease_seconds is not None:
-            _, lease = self._options
-            self._heartbeat = LeaseHeartbeat(self._context, partial(self._extend, lease), seconds=self._lease_seconds)
-            self._heartbeat.start()
 
     def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:
@@ -505,9 +501,11 @@ class Job:
     def _acknowledge(self, work: Work) -> None:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self._messages])
 
-    def _give_back(self, failed_with: Exception | None = None) -> None:
+    def _give_back(self, error: BaseException | None = None) -> None:
         """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""
         self._ended_with("give back")
+        # An interrupt, or the end of the program, says nothing about the messages.
+        failed_with = error if isinstance(error, Exception) else None
         retry_after = 0 if failed_with is None else self._retry_microseconds()
         try:
             with database_transaction(self._context) as work:
