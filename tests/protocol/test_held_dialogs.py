@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ssbroker.protocol.storage import Refusal
+from ssbroker.protocol.storage import DialogEndpoint, Refusal
 from ssbroker.testing.simulation import EngineFactory
-from tests.protocol.pair import SECOND, Pair, established_pair, is_error, numbers
+from tests.protocol.pair import SECOND, B, Pair, established_pair, is_error, numbers
 
 BANK = "TCP://bank:4022"
 
@@ -184,6 +184,41 @@ def test_acknowledgements_and_errors_that_could_not_be_sent_are_due_again(engine
     both.b.dialogs.take_back(table, now=22 * SECOND)
     assert both.b.rows(22 * SECOND) == table.to_pylist()
     assert both.b.rows(22 * SECOND) == []
+
+
+@pytest.mark.rule("P16", "P17")
+def test_an_error_makes_the_rows_that_were_read_before_it_due_again(
+    engine: EngineFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instead of after the wait of P17: they were not sent."""
+    both = established_pair(engine)
+    both.a.send(both.outgoing, b"order")
+    both.b.receive_and_commit(both.a.rows(20 * SECOND), 20 * SECOND)
+    both.b.send(both.incoming, b"answer")
+    for number in range(100):  # more than the first batch contains
+        order = DialogEndpoint(
+            conversation_id=b"%16d" % number,
+            is_initiator=True,
+            service_name="Bank",
+            far_service_name="Shop",
+            broker_instance=B,
+        )
+        both.b.send(both.b.storage.begin(order), b"order")
+    read, calls = both.b.storage.outgoing, 0
+
+    def fail_once(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise OSError("no disk")
+        return read(*arguments)
+
+    monkeypatch.setattr(both.b.storage, "outgoing", fail_once)
+    with pytest.raises(OSError, match="no disk"):
+        both.b.rows(20 * SECOND)
+    rows = both.b.rows(20 * SECOND)
+    assert len({row["conversation_id"] for row in rows}) == 101
+    assert [row["acked_sequence_number"] for row in rows if row["acked_sequence_number"]] == [1]
 
 
 @pytest.mark.rule("P32")

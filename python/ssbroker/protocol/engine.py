@@ -328,6 +328,8 @@ class DialogEngine:
                 turns.clear()
         except BaseException:
             self._cache.restore([(turn.dialog, turn.retransmissions) for turn in turns], acknowledging, monotonic_now)
+            if tables:  # earlier batches of this call
+                self.take_back(concatenated(tables), now=now)
             raise
         if acknowledging or self._notices:
             tables.append(self._encoder.replies(acknowledging, self._notices))
