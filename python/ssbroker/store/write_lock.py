@@ -43,7 +43,7 @@ def holder_of_caller() -> int:
 
 
 def thread_of(holder: int) -> int:
-    """Returns the thread that acquired the lock."""
+    """Returns the thread that has created the transaction of a holder."""
     return holder & ~_BY_GENERATOR
 
 
@@ -84,7 +84,7 @@ class WriteLock(_core.WriteLock):
     def is_held_for_this_thread(self) -> bool:
         """Whether this thread, or the thread for which it makes calls, holds the lock."""
         holder = self.holder
-        return holder is not None and holder in (threading.get_ident(), getattr(_CALLER, "thread", None))
+        return holder is not None and thread_of(holder) in (threading.get_ident(), getattr(_CALLER, "thread", None))
 
     @property
     def would_deadlock(self) -> bool:
