@@ -199,6 +199,11 @@ class ConversationsInTransit:
             while len(self.unreachable) > UNREACHABLE_MAX:
                 del self.unreachable[next(iter(self.unreachable))]
 
+    def mark_reachable(self, address: str) -> None:
+        """Records that an address has been reached."""
+        with self._guard:
+            self.unreachable.pop(address, None)
+
     def clear(self) -> None:
         """Removes all conversations, so that they are routed again; delivery adds conversations with waiting messages."""
         with self._guard:

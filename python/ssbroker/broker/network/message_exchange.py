@@ -309,7 +309,7 @@ class MessageExchange:
 
     def _use_connection(self, address: str, peer: Peer) -> None:
         """Handles an address that has been reached."""
-        self._in_transit.unreachable.pop(address, None)
+        self._in_transit.mark_reachable(address)
         self.forwarding.connected(address, peer)
         self._resume_sending(address)
         self.mirrors.connected(address)
