@@ -273,6 +273,8 @@ def test_a_hook_that_fails_undoes_only_its_transaction(
     [
         "DELETE FROM ssb_database",
         '/* mine */ insert or replace into main."SSB_queues" DEFAULT VALUES',
+        "DELETE FROM [main] . [ssb_database]",
+        "DROP TABLE IF EXISTS 'main'.ssb_queued_messages",
         "UPDATE OR IGNORE ssb_services SET name = 'x'",
         "CREATE TABLE IF NOT EXISTS ssb_orders (id INTEGER PRIMARY KEY)",
         "CREATE INDEX ssb_mine ON invoices (number)",

@@ -27,7 +27,8 @@ _VERSION_STATEMENT: Final = re.compile(
 )
 _TABLE_STATEMENT: Final = re.compile(
     rf"{_SPACE}(?:(?:INSERT|REPLACE|UPDATE|DELETE|CREATE|ALTER|DROP|OR|ABORT|FAIL|IGNORE|ROLLBACK|INTO|FROM|TEMP|TEMPORARY|VIRTUAL|"
-    rf"UNIQUE|TABLE|INDEX|TRIGGER|VIEW|IF|NOT|EXISTS|main)\b{_GAP}(?:\.{_GAP})?)+[\"'`\[]?(?P<name>ssb_\w+)",
+    rf"UNIQUE|TABLE|INDEX|TRIGGER|VIEW|IF|NOT|EXISTS)\b{_GAP})+"
+    rf"(?:[\"'`\[]?main[\"'`\]]?{_GAP}\.{_GAP})?[\"'`\[]?(?P<name>ssb_\w+)",
     re.IGNORECASE | re.DOTALL,
 )
 """Statements that write to a table whose name begins with `ssb_`, or create or drop one."""
