@@ -263,6 +263,8 @@ def test_msdb_cannot_be_removed(instance: Instance, method: str, number: int) ->
     with pytest.raises(BrokerError) as refused:
         getattr(instance, method)("msdb")
     assert refused.value.number == number
+    with pytest.raises(BrokerError, match=rf"^{number}: 'TempDB' is a system database, which cannot be"):
+        getattr(instance, method)("TempDB")
     with pytest.raises(UnknownDatabaseError):
         getattr(instance, method)("Nothing")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, get_args
+from typing import get_args
 
 from ssbroker._arguments import is_utf8_text
 from ssbroker.broker import instance_files
@@ -17,7 +17,7 @@ from ssbroker.broker.object_names import check_object_name
 from ssbroker.ddl import refusal_texts
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name, name_is_taken
-from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError
+from ssbroker.exceptions import BrokerError, BrokerWarning, LockTimeoutError, OptionError, StorageError
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import database_registry, file_ownership
 from ssbroker.store import object_changes as changes
@@ -25,8 +25,6 @@ from ssbroker.store import objects as stored
 from ssbroker.store.database_file import DatabaseFile
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection, is_missing
-
-_MSDB_REQUIRED: Final = "msdb is a system database, which cannot be detached, dropped or renamed"
 
 
 def create(instance: InstanceContext, transaction: InstanceTransaction, name: str) -> DatabaseContext:
@@ -95,7 +93,7 @@ def attach(
 def detach(transaction: InstanceTransaction, name: str, *, is_dropped: bool = False) -> None:
     """Detaches a database, or drops it with its file."""
     if is_utf8_text(name) and canonical_name(name) in SYSTEM_DATABASES:
-        raise refusal(_MSDB_REQUIRED, 3708 if is_dropped else 7940)
+        raise _system_database_error(name, 3708 if is_dropped else 7940)
     if name in transaction.unavailable:
         transaction.remove_unavailable(name, is_dropped=is_dropped)
         return
@@ -111,7 +109,7 @@ def detach(transaction: InstanceTransaction, name: str, *, is_dropped: bool = Fa
 def rename(transaction: InstanceTransaction, name: str, new: str) -> None:
     """Renames a database; its broker id and file stay the same."""
     if canonical_name(name) in SYSTEM_DATABASES:
-        raise refusal(_MSDB_REQUIRED, 3708)
+        raise _system_database_error(name, 3708)
     database = transaction.database(name)
     _check_free(transaction, new)
     database_registry.rename(transaction.listing(), name=transaction.row(database).name, new_name=new)
@@ -162,6 +160,10 @@ def set_guid(transaction: InstanceTransaction, database: DatabaseContext, guid: 
     database_registry.set_broker(
         listing, name=name, service_broker_guid=guid, is_broker_enabled=broker.is_broker_enabled
     )
+
+
+def _system_database_error(name: str, number: int) -> BrokerError:
+    return refusal(f"{name!r} is a system database, which cannot be detached, dropped or renamed", number)
 
 
 def _check_no_duplicate(listing: Connection, name: str, guid: bytes) -> None:
