@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker.broker import instance_transaction
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import (
@@ -580,6 +581,23 @@ def test_a_backup_does_not_get_the_log_of_a_dropped_database_whose_file_was_miss
         shutil.copy(tmp_path / "backup.sqlite", sales.path)
         instance.attach_database("Sales", sales.path)
         assert instance.view("sys.service_queues", "Sales").num_rows == 0
+
+
+def test_a_file_that_replaces_the_missing_file_of_a_dropped_database_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Instance.open(tmp_path / "shop", create=True, background=False) as instance:
+        sales = instance.create_database("Sales")
+    sales.path.unlink()
+
+    def copy_after_check(path: Path) -> bool:
+        path.write_bytes(b"from a backup")
+        return True
+
+    monkeypatch.setattr(instance_transaction, "is_missing", copy_after_check)
+    with Instance.open(tmp_path / "shop", background=False) as instance:
+        instance.drop_database("Sales")
+    assert sales.path.read_bytes() == b"from a backup"
 
 
 def test_the_log_of_a_missing_file_is_kept_when_the_database_is_detached(tmp_path: Path) -> None:

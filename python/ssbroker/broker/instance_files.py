@@ -6,6 +6,7 @@ import logging
 import os
 import random as randomness
 import re
+from collections.abc import Callable
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -194,19 +195,27 @@ def file_name(name: str, *, number: int = 1) -> str:
 
 def remove_files(path: Path) -> None:
     """Removes a database file with its `-wal`, `-shm` and `-notify` files."""
-    for suffix in ("-wal", "-shm", SHARED_MEMORY_SUFFIX, ""):
+    remove_log(path)
+    path.unlink(missing_ok=True)
+
+
+def remove_log(path: Path) -> None:
+    """Removes the `-wal`, `-shm` and `-notify` files of a database file."""
+    for suffix in ("-wal", "-shm", SHARED_MEMORY_SUFFIX):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
-def remove_dropped(instance: InstanceContext, msdb: DatabaseFile, path: Path) -> None:
-    """Removes the file of a dropped database, unless a new database uses it already.
+def remove_dropped(
+    instance: InstanceContext, msdb: DatabaseFile, path: Path, *, remove: Callable[[Path], None] = remove_files
+) -> None:
+    """Removes the files of a dropped database, unless a new database uses them already.
 
-    If the file cannot be removed now, the next CREATE DATABASE with this name removes it.
+    If they cannot be removed now, the next CREATE DATABASE with this name removes them.
     """
     try:
         with msdb.write() as listing:
             if all(instance.folder / row.file != path for row in database_registry.load(listing)):
-                remove_files(path)
+                remove(path)
     except OSError as error:
         _LOGGER.warning("%s: the database was dropped, but the file could not be removed: %s", path, error)
 

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.instance_files import remove_dropped, remove_files
+from ssbroker.broker.instance_files import remove_dropped, remove_files, remove_log
 from ssbroker.broker.open_databases import unknown_database
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, StorageError, UnknownDatabaseError
@@ -243,8 +243,8 @@ class InstanceTransaction:
             if is_dropped:
                 remove_dropped(self._instance, self._msdb.file, database.file.path)
         for path in self._dropped_files:
-            if is_missing(path):
-                remove_dropped(self._instance, self._msdb.file, path)
+            if is_missing(path):  # a file that has been copied there since then is not removed
+                remove_dropped(self._instance, self._msdb.file, path, remove=remove_log)
 
     def _checkpoint(self, database: DatabaseContext) -> None:
         """Moves the WAL of a detached database into the database file; warns if another process prevents this."""
