@@ -122,7 +122,7 @@ def retry(work: Work, lease: Lease, *, microseconds: int) -> None:
     """Ends a lease, and hides the messages of the group for a while."""
     stored = _stored_lease(work, lease)
     if microseconds:
-        _hide(work, stored, microseconds)
+        _hide(work, stored, until=work.now() + microseconds)
     else:
         leases.store(work.connection, stored._replace(lease_id=None, process_id=None, since=work.now(), until=0))
         _announce_ready(work, stored)
@@ -175,10 +175,11 @@ def fail(
     counted = poison_message_handling.handle_job_failure(work, lease, error, is_last=is_last)
     if counted is None:
         return
+    retry_at = work.now() + retry_after
     if counted.failures:
-        _emit_job_failed(work, lease, error, exception, retry_at=work.now() + retry_after)
+        _emit_job_failed(work, lease, error, exception, retry_at=retry_at)
     if retry_after and counted.failures:
-        _hide(work, counted, retry_after)
+        _hide(work, counted, until=retry_at)
     else:
         _make_available(work, counted)
 
@@ -230,11 +231,9 @@ def _lease_lost_error(lease: Lease, *, now: int) -> LeaseLostError:
     )
 
 
-def _hide(work: Work, lease: Lease, microseconds: int) -> None:
+def _hide(work: Work, lease: Lease, *, until: int) -> None:
     """Ends a lease, and hides the messages of the group until a time."""
-    now = work.now()
-    until = now + microseconds
-    leases.store(work.connection, lease._replace(lease_id=None, process_id=None, since=now, until=until))
+    leases.store(work.connection, lease._replace(lease_id=None, process_id=None, since=work.now(), until=until))
     work.effects.set_due(until)
 
 
