@@ -248,9 +248,8 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
     queue = existing(objects.queues, queue_key(name), kind="queue")
     users = objects.services_of(queue)
     if users:
-        raise refusal(
-            refusal_texts.queue_in_use(name, [user.name for user in users]) + _work_queue_remedy(objects, users[0])
-        )
+        remedy = _work_queue_remedy(objects, users[0]) if len(users) == 1 else ""
+        raise refusal(refusal_texts.queue_in_use(name, [user.name for user in users]) + remedy)
     sources = [plain_queue_name(one) for one in objects.queues.values() if one.poison_queue_id == queue.queue_id]
     if sources:
         raise refusal(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -25,12 +25,13 @@ from ssbroker.broker.object_ddl import OnPoison, check_on_poison
 from ssbroker.broker.object_names import bracketed_queue_name, existing, plain_queue_name, queue_key, similar_queue
 from ssbroker.broker.transaction import Transaction, transaction_database_context, work_of
 from ssbroker.broker.unit_of_work import Work
+from ssbroker.ddl import refusal_texts
 from ssbroker.ddl.statements import QueueName, QueueSettings
 from ssbroker.exceptions import BrokerError, LockTimeoutError, OptionError, SchemaError
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.protocol.events import print_logging_errors
 from ssbroker.store import conversation_endpoints, queues
-from ssbroker.store.objects import DEFAULT_SCHEMA, Objects, Queue
+from ssbroker.store.objects import DEFAULT_SCHEMA, Objects, Queue, Service
 from ssbroker.store.sqlite import Connection
 
 Codec = Literal["json"]
@@ -58,7 +59,16 @@ class WorkQueue:
         cat.png
     """
 
-    __slots__ = ("_context", "_default_poison_queue", "_name", "_plan", "_planned_for", "_retry_after", "_service")
+    __slots__ = (
+        "_context",
+        "_default_poison_queue",
+        "_key",
+        "_name",
+        "_plan",
+        "_planned_for",
+        "_retry_after",
+        "_service",
+    )
 
     def __init__(
         self,
@@ -75,7 +85,7 @@ class WorkQueue:
         boolean(create, name="create")
         self._retry_after: Final = check_retry_after(retry_after)
         check_on_poison(on_poison, poison_queue)
-        schema, unqualified = queue_key(name)
+        schema, unqualified = self._key = queue_key(name)
         self._service: Final = unqualified if schema == DEFAULT_SCHEMA else f"{schema}.{unqualified}"
         self._planned_for: Objects | None = None
         self._plan: DialogPlan | None = None
@@ -85,7 +95,7 @@ class WorkQueue:
             poison_queue = self._default_poison_queue
         objects = context.objects()
         if not create and not self._is_complete(objects):
-            self._check_unused(existing(objects.queues, queue_key(name), kind="queue", database=context.name), objects)
+            self._check_unused(self._queue(objects), objects)
             raise BrokerError(
                 f"the queue {name!r} is not a work queue, because it has no service {self._service!r}; to make it a work queue, pass create=True"
             )
@@ -195,9 +205,8 @@ class WorkQueue:
             cat.png
         """
         if transaction is not None:
-            return self.put(
-                body, codec=codec, at=at, transaction=transaction
-            )  # short, as all calls of a transaction are
+            # Not in another thread: the calls of a transaction are short.
+            return self.put(body, codec=codec, at=at, transaction=transaction)
         return await async_calls.complete(partial(self.put, body, codec=codec, at=at))
 
     def take(self, *, lease: float = 60.0, timeout: float | None = None, heartbeat: bool = False) -> Job:
@@ -543,16 +552,16 @@ class WorkQueue:
         if poison_queue is not None and queue_key(poison_queue) not in objects.queues:
             return False
         values = object_ddl.poison_values(objects, self._name, on_poison, poison_queue)
-        return objects.queues[queue_key(self._name)].poison_queue_id == values["poison_queue_id"]
+        return objects.queues[self._key].poison_queue_id == values["poison_queue_id"]
 
     def _queue(self, objects: Objects) -> Queue:
-        return existing(objects.queues, queue_key(self._name), kind="queue", database=self._context.name)
+        return existing(objects.queues, self._key, kind="queue", database=self._context.name)
 
     def _is_complete(self, objects: Objects) -> bool:
         return (
-            queue_key(self._name) in objects.queues
+            self._key in objects.queues
             and (service := objects.services.get(self._service)) is not None
-            and objects.queues_by_id[service.queue_id] is objects.queues[queue_key(self._name)]
+            and objects.queues_by_id[service.queue_id] is objects.queues[self._key]
             and WORK_QUEUE_CONTRACT in objects.contracts
         )
 
@@ -561,7 +570,7 @@ class WorkQueue:
         users = objects.services_of(queue)
         if users and all(service.name != self._service for service in users):
             raise BrokerError(
-                f"the queue {self._name!r} is not a work queue: it has the service {users[0].name!r}, whose messages its workers would "
+                f"the queue {self._name!r} is not a work queue: it has {_named(users)}, whose messages its workers would "
                 "take too. Choose another name for the work queue"
             )
 
@@ -571,8 +580,8 @@ class WorkQueue:
         users = () if queue is None else objects.services_of(queue)
         if users:
             raise BrokerError(
-                f'on_poison="move" would move failed messages of {self._name!r} to the queue {self._default_poison_queue}, which has the '
-                f"service {users[0].name!r}: its workers would take them as jobs of their own. Specify another queue with poison_queue=..."
+                f'on_poison="move" would move failed messages of {self._name!r} to the queue {self._default_poison_queue}, which has '
+                f"{_named(users)}: its workers would take them as jobs of their own. Specify another queue with poison_queue=..."
             )
 
     def _create(
@@ -586,7 +595,7 @@ class WorkQueue:
             messages = {DEFAULT: "INITIATOR", JSON: "INITIATOR"}
             object_ddl.create_contract(connection, objects, name=WORK_QUEUE_CONTRACT, messages=messages)
             objects = self._context.objects(connection)
-        is_new = queue_key(self._name) not in objects.queues
+        is_new = self._key not in objects.queues
         if is_new:
             _check_case(objects, self._name)
             settings = QueueSettings(status=True, poison_message_handling=True)
@@ -598,7 +607,7 @@ class WorkQueue:
             object_ddl.create_service(
                 connection, objects, name=self._service, queue=self._name, contracts=[WORK_QUEUE_CONTRACT]
             )
-        elif objects.queues_by_id[service.queue_id] is not objects.queues[queue_key(self._name)]:
+        elif objects.queues_by_id[service.queue_id] is not objects.queues[self._key]:
             raise BrokerError(
                 f"the service {self._service!r} exists on another queue; choose another name for the work queue"
             )
@@ -616,7 +625,7 @@ class WorkQueue:
                         f"the message cannot be scheduled, because message delivery is disabled in the database {work.database!r}; "
                         'enable it with Database.set_broker("ENABLE_BROKER"), or ALTER DATABASE ... SET ENABLE_BROKER'
                     )
-                lease.schedule(work, sent.group, work.objects.queues[queue_key(self._name)].queue_id, until=due)
+                lease.schedule(work, sent.group, work.objects.queues[self._key].queue_id, until=due)
         return uuid.UUID(bytes=sent.conversation_id)
 
     def _dialog_plan(self, objects: Objects) -> DialogPlan | None:
@@ -654,6 +663,10 @@ class WorkQueue:
         return f"WorkQueue({self._name!r}, database={self._context.name!r})"
 
 
+def _named(services: Sequence[Service]) -> str:
+    return refusal_texts.named("service", [service.name for service in services])
+
+
 def _poison_handling(objects: Objects, queue: Queue) -> str:
     """Returns what happens to messages that fail five times, for the log."""
     if queue.poison_queue_id is None:
@@ -666,10 +679,8 @@ def _check_case(objects: Objects, name: str) -> None:
     schema, unqualified = queue_key(name)
     similar = similar_queue(objects, QueueName(None, schema, unqualified))
     if similar in objects.queues:
-        raise refusal(
-            f"the queue {'.'.join(similar)!r} already exists, and {name!r} differs from it only in case; use the existing name",
-            2714,
-        )
+        taken = refusal_texts.exists("queue", ".".join(similar))
+        raise refusal(f"{taken}, and {name!r} differs from it only in case; use the existing name", 2714)
 
 
 def _due(at: object, *, now: int) -> int:

@@ -40,16 +40,20 @@ def _all_named(**names: Sequence[str]) -> str:
 
 def does_not_exist(kind: str, name: str, database: str | None = None) -> str:
     """Returns that an object does not exist, in the database if it is given."""
-    return f"the {kind} {name!r} does not exist{_place(database)}"
+    return f"the {kind} {name!r} does not exist{_in(database)}"
 
 
 def exists(kind: str, name: str, database: str | None = None) -> str:
     """Returns that an object exists already, in the database if it is given."""
-    return f"the {kind} {name!r} already exists{_place(database)}"
+    return f"the {kind} {name!r} already exists{_in(database)}"
 
 
-def _place(database: str | None) -> str:
-    return "" if database is None else f" in the database {database!r}"
+def _in(database: str | None, preposition: str = "in") -> str:
+    return "" if database is None else f" {preposition} the database {database!r}"
+
+
+def _the_database(name: str | None) -> str:
+    return "the database" if name is None else f"the database {name!r}"
 
 
 def message_type_in_use(name: str, contracts: Sequence[str]) -> str:
@@ -159,23 +163,22 @@ def no_remote_user(user: str) -> str:
 
 def master_key_exists(database: str | None = None) -> str:
     """Returns that a database has a master key."""
-    return f"the database{_name(database)} already has a master key; open it with OPEN MASTER KEY, or drop it first"
+    return f"{_the_database(database)} already has a master key; open it with OPEN MASTER KEY, or drop it first"
 
 
 def master_key_missing(database: str | None = None) -> str:
     """Returns that a database has no master key."""
-    return f"the database{_name(database)} has no master key; first use {CREATE_MASTER_KEY}"
+    return f"{_the_database(database)} has no master key; first use {CREATE_MASTER_KEY}"
 
 
 def master_key_missing_for_key(database: str | None = None) -> str:
     """Returns that a database has no master key to encrypt a private key."""
-    return f"the database{_name(database)} has no master key to encrypt the private key with; first use {CREATE_MASTER_KEY}"
+    return f"{_the_database(database)} has no master key to encrypt the private key with; first use {CREATE_MASTER_KEY}"
 
 
 def wrong_master_key_password(database: str | None = None) -> str:
     """Returns that a password does not open the master key of a database."""
-    place = "" if database is None else f" of the database {database!r}"
-    return f"the password of the master key{place} is wrong"
+    return f"the password of the master key{_in(database, 'of')} is wrong"
 
 
 def master_key_in_use(certificates: Sequence[str]) -> str:
@@ -185,10 +188,6 @@ def master_key_in_use(certificates: Sequence[str]) -> str:
         f"the master key encrypts the private {keys} of {named('certificate', certificates)}; "
         f"first use ALTER CERTIFICATE ... REMOVE PRIVATE KEY, or drop {_these('certificate', certificates)}"
     )
-
-
-def _name(database: str | None) -> str:
-    return "" if database is None else f" {database!r}"
 
 
 def same_broker_id(name: str, enabled: str) -> str:

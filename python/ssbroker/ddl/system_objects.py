@@ -15,6 +15,7 @@ from ssbroker._well_known import (
     MISSING_ROUTE,
     SYSTEM_SERVICE,
 )
+from ssbroker.ddl import refusal_texts
 
 _NOTIFICATIONS: Final = "http://schemas.microsoft.com/SQL/Notifications"
 _DIAGNOSTIC: Final = f"{BROKER_SCHEMA}/ServiceDiagnostic"
@@ -78,4 +79,4 @@ def name_is_taken(name: str) -> str:
     """Returns why a database cannot get a name (error 1801): a system database or another database already has it."""
     if canonical_name(name) in SYSTEM_DATABASES:
         return f"the name {name!r} is reserved for a system database; choose another one"
-    return f"the database {name!r} already exists"
+    return refusal_texts.exists("database", name)
