@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker import counters
-from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import instance_context
 from ssbroker.broker.overview import DatabaseQueue, Rows, forwarding_of, overview_of
 from ssbroker.ddl.statements import LEVELS
@@ -226,8 +225,8 @@ class Metrics:
     def _overview(self) -> dict[str, Any]:
         """Returns the state of the databases; if msdb cannot be read, such as in a folder that was moved, that is all that is known."""
         try:
-            for database in self._instance.databases:
-                database_context(database).file.check_writable()
+            for database in self._context.databases:
+                database.file.check_writable()
             found = overview_of(self._instance)
         except SsbrokerError as error:
             if not self._was_logged:

@@ -101,7 +101,7 @@ class Transaction:
     def __exit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave_thread()
+        self._leave_block()
         if error is None and not self._is_broken:
             try:
                 is_committed, summary = self._session.commit_fast()
@@ -567,7 +567,7 @@ class Transaction:
         instance = self._context.instance
         return None if instance.has_system_clock else instance.microseconds()
 
-    def _leave_thread(self) -> None:
+    def _leave_block(self) -> None:
         """Stops counting the transaction as open."""
         if self._has_entered:
             self._context.holders_in_transactions.remove(self._holder)
@@ -576,7 +576,7 @@ class Transaction:
     def _enter_and_begin(self) -> Self:
         """Enters the block of a coroutine, in a worker thread."""
         self.__enter__()
-        self._leave_thread()
+        self._leave_block()
         try:
             self._begin()
         except BaseException as error:

@@ -80,15 +80,14 @@ class SharedOutbox:
         """Adds rows unless it is full or blocked."""
         size = size_of(rows) + ROW_BYTES * rows.num_rows
         with self._lock:
-            space = self._max_bytes - self._bytes
-            if self._is_blocked or space <= 0:
+            if self.is_full:
                 self._must_notify_drained = True
                 return SendResult(False, True, self._accepted)
             self._bytes += size
             self._accepted += rows.num_rows
-            self._must_notify_drained = self._must_notify_drained or space <= size
+            self._must_notify_drained = self._must_notify_drained or self.is_full
             self._rows.append((rows, size))  # last, because an interrupt may follow a call
-            return SendResult(True, space <= size, self._accepted)
+            return SendResult(True, self.is_full, self._accepted)
 
     def take(self) -> pa.Table | None:
         """Removes and returns the oldest rows; they are pending until `finish` is called."""
