@@ -35,7 +35,7 @@ THREATS: Final = (
     Threat(
         "T3",
         "a peer declares a huge size",
-        "no memory is allocated by a declared number",
+        "no memory is allocated because of a declared size",
     ),
     Threat(
         "T4",
@@ -45,7 +45,7 @@ THREATS: Final = (
     Threat(
         "T5",
         "strangers use up memory",
-        "16 KiB for each unproven connection, 1,000 connections, and only HELLO has an effect",
+        "16 KiB for each unauthenticated connection, at most 1,000 of them, and only HELLO has an effect",
     ),
     Threat(
         "T6",
@@ -65,7 +65,7 @@ THREATS: Final = (
     Threat(
         "T9",
         "fragments are empty",
-        "every fragment has a fixed charge besides its body, so none is free",
+        "every fragment counts with a fixed number of bytes besides its body, so none is free",
     ),
     Threat(
         "T10",
@@ -124,13 +124,13 @@ THREATS: Final = (
     ),
     Threat(
         "T21",
-        "a retried task makes another choice",
+        "a retried task makes a different choice",
         "the choice is a function of the conversation id",
     ),
     Threat(
         "T22",
         "conversations are abandoned",
-        "lifetimes, at most 1 KiB of state for each active one, findings of lint",
+        "lifetimes, at most 1 KiB of state for each active conversation, findings of `lint`",
     ),
     Threat(
         "T23",
@@ -140,7 +140,7 @@ THREATS: Final = (
     Threat(
         "T24",
         "unsafe code, or a compromised library",
-        "few libraries, with locked versions; unsafe code in a few small modules, each with its reason",
+        "few libraries, with locked versions; unsafe code in a few small modules, each with a stated reason",
     ),
     Threat(
         "T25",
