@@ -1,4 +1,4 @@
-"""Fragments arrive as files, a stream writes their messages to one folder for each queue, and a dashboard shows what has landed and what waits."""
+"""Reassembles fragments that arrive as files, writes the messages to one folder for each queue, and shows what was written and what waits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SERVICES: Final = (
     ("//cards.example/Authorise", "Sales", 1),
     ("//press.example/Leaflets", "Sales", 1),
 )
-# Numbers per 1,000 fragments. Late ones arrive an hour later, damaged ones are sent again, lost ones are not.
+# Numbers per 1,000 fragments. Late fragments arrive an hour later; damaged fragments are sent again, lost ones are not.
 LATE, TWICE, DAMAGED, LOST = 50, 10, 5, 1
 
 ARRIVED, LANDED, CHECKPOINT, CATALOG = "fragments", "landed", "checkpoint", "routes.sql"
@@ -112,7 +112,7 @@ def arrivals() -> list[pa.Table]:
 
 
 def arrive(folder: Path, hours: int) -> None:
-    """Writes the missing files of the first hours. A stream reads each file once, so a complete file is renamed into place."""
+    """Writes the missing files of the first hours. A stream reads each file once, so each file is renamed into place when it is complete."""
     arrived = folder / ARRIVED
     arrived.mkdir(parents=True, exist_ok=True)
     if not (folder / CATALOG).exists():
@@ -127,7 +127,7 @@ def arrive(folder: Path, hours: int) -> None:
 
 
 def land(spark: SparkSession, folder: Path) -> None:
-    """Processes new files. A batch that is repeated overwrites its own folder, so no message is written twice."""
+    """Processes new files. A repeated batch overwrites its own folder, so no message is written twice."""
     fragments = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder / ARRIVED))
     stream = ssbroker.spark.stream(fragments, folder / CATALOG, buckets=BUCKETS)
     queues = spark.read.csv(str(HERE / "queues.csv"), header=True)
@@ -158,7 +158,7 @@ def by_queue(routed: DataFrame, queues: DataFrame) -> DataFrame:
 
 
 def dashboard(spark: SparkSession, folder: Path) -> None:
-    """Prints the messages that landed, the rejected fragments, and the messages that wait in the state of the stream."""
+    """Prints the messages that were written, the rejected fragments, and the messages that wait in the state of the stream."""
     for name in ("messages", "rejected"):
         spark.read.parquet(str(folder / LANDED / name)).createOrReplaceTempView(name)
     ssbroker.spark.stream_state(spark, str(folder / CHECKPOINT)).createOrReplaceTempView("state")

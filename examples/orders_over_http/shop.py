@@ -1,6 +1,6 @@
 """An ASGI application that accepts orders, and ships them in the background.
 
-Run it with `uvicorn shop:app`, also with several workers. `POST /` accepts an order, and `GET /` counts orders.
+Run it with `uvicorn shop:app`, with one or several workers. `POST /` accepts an order, and `GET /` counts orders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reassembles a day of a web shop's messages from damaged and lost fragments with PySpark, routes them, and shows what is missing."""
+"""Reassembles a day of a web shop's messages with PySpark although fragments are damaged or lost, routes them, and shows what is missing."""
 
 from __future__ import annotations
 
