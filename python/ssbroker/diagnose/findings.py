@@ -43,7 +43,7 @@ _CONFIGURATION: Final = (
         name="route-never-matches",
         severity="warning",
         title="A route has a broker id but no service name",
-        why="No step of the search considers such a route, so no conversation ever uses it. CREATE ROUTE refuses such a route.",
+        why="No step of the search considers such a route, so no conversation ever uses it. CREATE ROUTE rejects such a route.",
     ),
     Code(
         code="SSB002",
@@ -80,9 +80,9 @@ _CONFIGURATION: Final = (
         code="SSB006",
         name="wildcard-beside-local",
         severity="info",
-        title="All services that are not in this instance are sent to the network",
-        why="The table contains two routes for all services: to a network address, and to LOCAL. A conversation whose "
-        "service name is misspelled, or whose database is disabled, leaves this instance instead of being delayed "
+        title="Messages for all services that are not in this instance are sent to the network",
+        why="The table contains two routes for all services, one to a network address and one to LOCAL. A conversation whose "
+        "service name is misspelled, or whose database is disabled, leaves this instance instead of being delayed here, "
         "where it would be noticed.",
     ),
     Code(
@@ -114,7 +114,7 @@ _CONFIGURATION: Final = (
         name="mirror-equals-address",
         severity="error",
         title="The address and the mirror address are the same",
-        why="If that server fails, there is no partner to fail over to. CREATE ROUTE refuses such a route.",
+        why="If that server fails, there is no partner to fail over to. CREATE ROUTE rejects such a route.",
     ),
     Code(
         code="SSB011",
@@ -122,7 +122,7 @@ _CONFIGURATION: Final = (
         severity="warning",
         title="A mirrored route without a broker id or a service name",
         why="Both partners hold the same database, whose broker id does not change at a failover. Without the broker id, the "
-        "route may lead to any database of the two servers that has the service. CREATE ROUTE refuses such a route.",
+        "route may lead to any database of the two servers that has the service. CREATE ROUTE rejects such a route.",
     ),
     Code(
         code="SSB012",
@@ -230,7 +230,7 @@ _CONFIGURATION: Final = (
         name="own-services-unreachable",
         severity="warning",
         title="Services of a database cannot reach each other",
-        why="A conversation within a database needs a route to LOCAL too. Every database is created with one, AutoCreatedLocal; here it "
+        why="Even a conversation within a single database needs a route to LOCAL. Every database is created with one, AutoCreatedLocal; here it "
         "was dropped or changed.",
     ),
     Code(
@@ -293,7 +293,7 @@ _SCRIPTS: Final = (
         name="script-statement-unknown",
         severity="error",
         title="A statement in the script is not T-SQL",
-        why="SQL Server refuses it, so the object that it should create is missing.",
+        why="SQL Server rejects it, so the object that it should create is missing.",
     ),
     Code(
         code="SSB103",
