@@ -41,7 +41,7 @@ ROUTING: Final = (
     ),
     Rule(
         "R8",
-        "After the first acknowledgement, all messages of a conversation carry the broker id that it contained, and reach the same database",
+        "After the first acknowledgement, all messages of a conversation carry the broker id that this acknowledgement contained, and reach the same database",
     ),
     Rule("R11", "Step 1: the conversation names a broker id, and routes have its service name and this broker id"),
     Rule("R12", "Step 2: routes have the service name and no broker id"),
@@ -53,7 +53,7 @@ ROUTING: Final = (
     Rule("R15", "Step 5: routes have neither a service name nor a broker id"),
     Rule(
         "R16",
-        "Step 6: the conversation names a broker id, and a database of this instance has the service, which acts as a `LOCAL` route",
+        "Step 6: the conversation names a broker id, and a database of this instance has the service; this counts as a `LOCAL` route",
     ),
     Rule("R17", "Step 7: no route was found; the conversation is `DELAYED`"),
     Rule("R18", "Finding no route is not an error: a `DELAYED` conversation is matched again after a timeout"),
@@ -119,7 +119,7 @@ PROTOCOL: Final = (
     Rule("P12", "The sender numbers the messages of each direction from 0; a number that occurs again is a duplicate"),
     Rule(
         "P13",
-        "A large message is sent in fragments; only lost fragments are sent again, and small messages pass between them",
+        "A large message is sent in fragments; only lost fragments are sent again, and small messages may be sent between them",
     ),
     Rule("P14", "An incomplete or early message is stored, and cannot be received by the application"),
     Rule(
