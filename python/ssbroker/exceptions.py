@@ -155,7 +155,7 @@ class StorageError(SsbrokerError, OSError):
 class LockTimeoutError(StorageError, TimeoutError):
     """Other writers held the write lock of a database file for longer than `lock_timeout`, or this thread would have waited for its own transaction.
 
-    The transaction that was refused has changed nothing.
+    The refused transaction has changed nothing.
     """
 
 

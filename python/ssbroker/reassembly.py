@@ -232,7 +232,7 @@ class Reassembler:
 
     Fragments arrive in any number of pushes and in any order. The reassembler remembers incomplete messages between pushes, within
     limits. A fragment that would exceed a limit is rejected as `limit_exceeded` before any memory is allocated for it, and may be
-    pushed again later. For the limits, None means unlimited.
+    pushed again later. For every limit except `max_message_bytes`, None means unlimited.
 
     A reassembler may be used from several threads; calls are serialized. It can be pickled: the pickle holds its checkpoint and its
     session keys.
@@ -480,7 +480,7 @@ def reassemble(
 ) -> Reassembly:
     """Reassembles the fragments of a table in one call.
 
-    Only the message size is limited, because the fragments are in memory already.
+    Only the message size is limited, because the fragments are already in memory.
 
     Each direction starts at sequence number 0: with `in_order`, messages wait for lower numbers that are missing from
     this table, even if an earlier call has released those messages. To continue after earlier calls, use a

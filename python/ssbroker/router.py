@@ -314,8 +314,8 @@ class Router:
         Returns:
             The decisions (`schemas.DECISIONS`), one row for each conversation, in the same order: a `RecordBatch` for a
             record batch, and otherwise a `Table` with one batch for each input batch. With `errors="reject"`, a
-            `Routed` of the decisions about the valid rows, and of the rejected rows (`schemas.REJECTED_CONVERSATIONS`,
-            a `Table`).
+            `Routed` with the decisions about the valid rows, and the rejected rows (`schemas.REJECTED_CONVERSATIONS`, a
+            `Table`).
 
         Raises:
             SchemaError: `conversations` is not an Arrow object or a list of dicts, is a Spark DataFrame (see `ssbroker.spark.route`), or a column
@@ -369,7 +369,7 @@ class Router:
             The rows with the columns of `schemas.DECISIONS`, in the same type as `conversations`: a DataFrame of pandas
             (with its index) or Polars, a DuckDB relation (of the default connection), a list of dicts, or a pyarrow
             `RecordBatch` or `Table`. Except in pyarrow, broker ids are text, and the columns that are dictionaries in
-            `schemas.DECISIONS` are plain text. With `errors="reject"`, a `Routed` of the valid rows and of the rejected
+            `schemas.DECISIONS` are plain text. With `errors="reject"`, a `Routed` with the valid rows and the rejected
             rows (`schemas.REJECTED_CONVERSATIONS`), both in this type.
 
         Raises:

@@ -128,7 +128,7 @@ class Fleet(Mapping[str, Catalog]):
 
         Args:
             path: The folder, or a script.
-            now: The time from which LIFETIME counts in scripts; None for the current time. A datetime must have a time zone.
+            now: The time from which LIFETIME in scripts counts; None for the current time. A datetime must have a time zone.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
             lenient: Whether to skip statements that do not exist in T-SQL, and to accept a database name that looks

@@ -69,12 +69,13 @@ def pipeline(
     Args:
         fragments_df: Fragments (`schemas.FRAGMENTS`) with the columns of conversations as extra columns: `to_service_name`, and
             `database` and `to_broker_instance` if they are known.
-        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, with `now`.
+        catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads, with `now`
+            as the time from which LIFETIME counts.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
-        strategy: See `reassemble`, which also has the options below.
+        strategy: See `reassemble`, which also describes the options below.
         shard_by: See `reassemble`.
         in_order: See `reassemble`.
         session_keys: See `reassemble`.

@@ -75,7 +75,8 @@ def route(
 
     Args:
         conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
-        catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`.
+        catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`
+            as the time from which LIFETIME counts.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
@@ -189,7 +190,7 @@ def route_engine(
     """Returns the engine that `route` uses for a DataFrame and a catalog, and why; no job runs.
 
     Args:
-        conversations_df: See `route`, which also has the options below.
+        conversations_df: See `route`, which also describes the options below.
         catalog: See `route`.
         now: See `route`.
         tie_break: See `route`.
@@ -270,7 +271,8 @@ def route_udf(
 
     Args:
         spark: The session, classic or Spark Connect.
-        catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`.
+        catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`
+            as the time from which LIFETIME counts.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches

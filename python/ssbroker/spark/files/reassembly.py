@@ -289,7 +289,7 @@ def reassemble_files(
             its fragment 0.
         target: The folder to create.
         catalog: If given, the messages are also routed, and the result contains the decision columns. A path is read by
-            `Catalog.load`, with `now`. None for no routing.
+            `Catalog.load`, with `now` as the time from which LIFETIME counts. None for no routing.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches

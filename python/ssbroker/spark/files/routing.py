@@ -107,7 +107,8 @@ def route_files(
         source: A Parquet file, a folder of Parquet files, or several of both, all with the same columns: the columns of
             conversations (`schemas.CONVERSATIONS`), and any extra columns.
         target: The folder to create.
-        catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`.
+        catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`
+            as the time from which LIFETIME counts.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches

@@ -127,7 +127,7 @@ class Stream:
 
     @property
     def expired(self) -> DataFrame:
-        """The messages that were dropped because they had not grown for `max_pending_age` (`StreamKinds.expired`)."""
+        """The messages that were dropped because no fragment was added to them for `max_pending_age` (`StreamKinds.expired`)."""
         return self.kinds.expired(self.rows)
 
 

@@ -104,7 +104,7 @@ class StreamKinds:
         )
 
     def expired(self, rows: DataFrame) -> DataFrame:
-        """Selects the messages that were dropped because they had not grown for `max_pending_age`.
+        """Selects the messages that were dropped because no fragment was added to them for `max_pending_age`.
 
         Args:
             rows: `Stream.rows`, or a batch of these rows.
