@@ -406,7 +406,7 @@ class Reassembler:
         return self._native.forget(conversation, direction, number)
 
     def checkpoint(self) -> bytes:
-        """Returns the state of the reassembler, which `restore` accepts in any process or on another machine.
+        """Returns the state of the reassembler, which `restore` accepts in any process, even on another machine.
 
         Returns:
             The limits and the pending data, with a digest. The size is about that of the pending data. Session keys are not included.

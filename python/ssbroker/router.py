@@ -430,7 +430,7 @@ class Router:
         return self._native.route(dataframes.filter_batch(read_columns, kept), now_us, first_row)
 
     def decision_table(self, *, now: datetime | None = None) -> pa.RecordBatch:
-        """Returns the decisions for every kind of conversation, so that other engines can route by joins.
+        """Returns the decisions for every kind of conversation, so that other engines can route with joins.
 
         A conversation uses the row for its database, service name and broker id. If there are several, it uses the row
         whose range from `hash_from` to `hash_to` contains the hash of its id: the XXH64 hash of the 16 bytes with the

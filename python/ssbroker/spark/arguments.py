@@ -36,7 +36,7 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def local_path(path: object, *, name: str) -> Path:
-    """Returns an absolute path, because workers run in a different directory than the driver; raises `InputError` for a URI or another type.
+    """Returns an absolute path, because workers run in a different directory from the driver's; raises `InputError` for a URI or another type.
 
     Symbolic links are not resolved, because the data may be replaced by changing the link.
 

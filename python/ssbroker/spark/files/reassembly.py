@@ -241,7 +241,7 @@ class ReassembledFiles:
     Attributes:
         path: The folder, with subfolders `messages`, `rejected` and `incomplete`.
         files: The Parquet files in the folder, as paths relative to `path`.
-        messages: The number of complete messages that no missing message precedes.
+        messages: The number of complete messages that are not preceded by a missing message.
         rejected: The number of rejected fragments for each reason.
         incomplete: The number of messages that are incomplete or wait for an incomplete message.
     """
