@@ -70,7 +70,7 @@ class FilteringReader(Reader):
     def __init__(self, scan: Scan) -> None:
         super().__init__(scan)
         if not HAS_FILTERS:
-            raise OptionError("pushdown: PySpark pushes filters down since 4.1; remove the option")
+            raise OptionError("pushdown: the option needs PySpark 4.1 or newer; remove it, or upgrade PySpark")
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Accepts the supported filters, and returns the unsupported ones."""
@@ -86,7 +86,7 @@ class Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows_max = scan.options.rows_per_batch_max
         if self._rows_max is not None and not HAS_READ_LIMITS:
             raise OptionError(
-                "max_rows_per_batch: PySpark limits the size of a micro-batch since 4.2; remove the option"
+                "max_rows_per_batch: the option needs PySpark 4.2 or newer; remove it, or upgrade PySpark"
             )
 
     @cached_property

@@ -437,7 +437,7 @@ def test_an_instance_is_traced_once_until_it_is_closed(
     instance: Instance, sales: Database, exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
     traces = ssbroker.traces(instance, tracer_provider=provider)
-    with pytest.raises(OptionError, match="it is traced already"):
+    with pytest.raises(OptionError, match="instance: already traced"):
         ssbroker.traces(instance)
     traces.close()
     traces.close()

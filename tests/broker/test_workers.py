@@ -249,7 +249,7 @@ def test_a_worker_logs_a_lost_job(
 
     queue.put(b"one")
     run(queue, work, timeout=0)
-    assert "a job was lost: the lease of the conversation group" in caplog.text
+    assert "a job could not be completed: the lease of the conversation group" in caplog.text
     assert leases(instance) == []
 
 

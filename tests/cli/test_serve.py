@@ -272,7 +272,7 @@ def test_limits_in_a_settings_file(folder: Path, tmp_path: Path, run: Run, limit
     [
         (
             (),
-            "specify who may connect: --certificate and --key, and in addition --authority and --name, or --pin, or all of these",
+            "specify who may connect: use --certificate and --key, together with --authority and --name, with --pin, or with all of these",
         ),
         (("--certificate", "x.pem"), "--certificate and --key: expected both"),
         (("--certificate", "x.pem", "--key", "x.key"), "no peer can be authenticated"),
@@ -335,7 +335,7 @@ def test_folder_without_an_instance(tmp_path: Path, run: Run) -> None:
     ("options", "status", "message"),
     [
         (UNENCRYPTED, 1, "is not the folder of an instance"),
-        ((), 2, "specify who may connect: --certificate"),
+        ((), 2, "specify who may connect: use --certificate"),
         (("--certificate", "x.pem", "--key", "x.key", "--pin", "stock=x.pem"), 2, "x.pem: "),
     ],
 )

@@ -120,7 +120,8 @@ def test_route_to_a_service_without_a_contract_is_found(tmp_path: Path) -> None:
     assert (finding.where, finding.line) == ('south/Stores/service "//Stock"', 4)
     assert finding.message == ("has no contract, so it refuses the conversations that north/Sales can start with it")
     assert finding.remedy.startswith(
-        "Add a contract: USE [Stores]; ALTER SERVICE [//Stock] (ADD CONTRACT [DEFAULT]); with the contract that the senders name"
+        "Add the contract that the senders name in BEGIN DIALOG, such as [DEFAULT]: USE [Stores]; ALTER SERVICE [//Stock] (ADD "
+        "CONTRACT [DEFAULT]); or, if the service only starts conversations"
     )
     scripts["north"] = f"{SHOP.replace('ON QUEUE Q', 'ON QUEUE Q ([DEFAULT])')} {TO_STOCK}"
     scripts["south"] += f" {TO_SHOP}"
@@ -275,9 +276,9 @@ def test_unknown_host_is_not_assumed_to_be_localhost(tmp_path: Path) -> None:
         ("SSB022", "south", ()),
     ]
     assert found[0].remedy == (
-        "The address of south is not stated. If this is it, state it: --address south=TCP://south.corp.example:4023, or "
-        "-- ssbroker: addresses=TCP://south.corp.example:4023 in its script. Otherwise add the catalog of that instance, or correct the "
-        "route."
+        "The address of south is not stated. If the route leads to south, state the address: --address "
+        "south=TCP://south.corp.example:4023, or -- ssbroker: addresses=TCP://south.corp.example:4023 in its script. Otherwise add the "
+        "catalog of the instance to which it leads, or correct the route."
     )
 
 

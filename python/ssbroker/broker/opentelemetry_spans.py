@@ -62,7 +62,7 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
     """
     context = instance_context(instance)
     if context.tracing is not None:
-        raise OptionError("instance: it is traced already; close the other traces first")
+        raise OptionError("instance: already traced; close the other traces first")
     return Traces(context, tracer_provider)
 
 

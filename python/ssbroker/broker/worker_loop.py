@@ -88,7 +88,7 @@ class _Failures:
         """
         if job:
             if isinstance(error, LeaseLostError):
-                log_failure(self._database, "a job was lost", error)
+                log_failure(self._database, "a job could not be completed", error)
             return 0.0
         if self._database.commit_signals.is_closed:
             return None

@@ -110,7 +110,7 @@ _COMMANDS: Final = {
     "sql": "Run T-SQL scripts, a query or an interactive shell on an instance.",
     "status": "Show the state of an instance.",
     "watch": "Show the state of an instance as it changes, until Ctrl-C.",
-    "requeue": "Put messages that failed and were moved to another queue back into the original queue.",
+    "requeue": "Put failed messages back into the queue from which they were moved.",
     "doctor": "Check the installation, and the files of an instance.",
 }
 """The commands, each with the first line of its help. The module of a command has the same name, and is imported when needed."""

@@ -41,7 +41,7 @@ TieBreakOption: TypeAlias = Annotated[
     TieBreak,
     typer.Option(
         metavar="HOW",
-        help="How to choose among equal candidates: by a hash of the conversation id (hash), in turns (round_robin), or by route id (first).",
+        help="How to choose among equal candidates: by a hash of the conversation id (hash), in turn (round_robin), or by route id (first).",
     ),
 ]
 PendingRequestOption: TypeAlias = Annotated[

@@ -36,7 +36,7 @@ def requeue(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the number of messages as a JSON object.")] = False,
 ) -> None:
-    """Put messages that failed and were moved to another queue back into the original queue.
+    """Put failed messages back into the queue from which they were moved.
 
     They can be received again, in their original order, and their failures are forgotten. Messages that a job has leased stay where they are.
 

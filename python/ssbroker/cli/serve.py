@@ -407,8 +407,8 @@ def _make_trust(tls: TlsSettings, *, is_unencrypted: bool) -> object:
         if is_unencrypted:
             return None
         raise OptionError(
-            "specify who may connect: --certificate and --key, and in addition --authority and --name, or --pin, or all of these. "
-            "To accept everyone, without encryption, for tests on one machine: use --allow-unencrypted"
+            "specify who may connect: use --certificate and --key, together with --authority and --name, with --pin, or with all of these. "
+            "To accept everyone without encryption, for tests on one machine, use --allow-unencrypted"
         )
     if is_unencrypted:
         raise OptionError("--allow-unencrypted and certificates cannot be used together: specify one of them")

@@ -129,8 +129,8 @@ _CONFIGURATION: Final = (
         name="broker-id-in-two-instances",
         severity="error",
         title="Databases of several instances have the same broker id",
-        why="A broker id must be unique in the network. Messages for it reach one database or the other, and each misses "
-        "part of the conversation. A restored or copied database keeps the id of its source.",
+        why="A broker id must be unique in the network. Messages for it reach one database or the other, and each database "
+        "misses part of the conversation. A restored or copied database keeps the id of its source.",
     ),
     Code(
         code="SSB013",

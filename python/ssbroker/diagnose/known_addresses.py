@@ -85,10 +85,10 @@ class KnownAddresses:
         stated = (
             how_to_state_address(address, instance=owners[0]) if len(owners) == 1 else how_to_state_address(address)
         )
-        which = "it" if len(owners) == 1 else "the address of one of them"
+        which = owners[0] if len(owners) == 1 else "one of them"
         return (
-            f"The address of {shown} is not stated. If this is {which}, state it: {stated}. Otherwise add the "
-            "catalog of that instance, or correct the route."
+            f"The address of {shown} is not stated. If the route leads to {which}, state the address: {stated}. Otherwise add the "
+            "catalog of the instance to which it leads, or correct the route."
         )
 
     @cached_property

@@ -327,8 +327,9 @@ def _refused_conversations(context: CheckContext, reached: _Reached, numbers: di
                 "SSB030",
                 Subject("service", service),
                 f"has no contract, so it refuses the conversations that {'/'.join(begun[0])}{_and_others(len(begun))} can start with it",
-                f"Add a contract: USE {bracketed(database)}; ALTER SERVICE {bracketed(service)} (ADD CONTRACT [DEFAULT]); with the contract that "
-                "the senders name in BEGIN DIALOG. If the service only starts conversations, and the routes are for replies, ignore this code.",
+                f"Add the contract that the senders name in BEGIN DIALOG, such as [DEFAULT]: USE {bracketed(database)}; ALTER SERVICE "
+                f"{bracketed(service)} (ADD CONTRACT [DEFAULT]); or, if the service only starts conversations and the routes are for "
+                "replies, ignore this code.",
                 instance=instance,
                 database=database,
                 related=["/".join(start) for start in begun],

@@ -81,8 +81,8 @@ _PATTERNS: Final = (
     _pattern(
         r"lookup database principal ID",
         "the database principal with this id, whose certificate secures the dialog, was dropped from the user database after the conversation began",
-        "END CONVERSATION; in the user database, CREATE USER and its certificate again, and correct the owner of the service "
-        "or the user of the remote service binding; then begin a new conversation.",
+        "End the conversation. In the user database, use CREATE USER and CREATE CERTIFICATE to create the user and its certificate again, and "
+        "correct the owner of the service or the user of the remote service binding. Then begin a new conversation.",
     ),
     _pattern(
         r"State 8[89]\b|certificate.*(?:not found|not valid|expired)|(?:expired|invalid|unknown) certificate",
@@ -93,8 +93,8 @@ _PATTERNS: Final = (
     _pattern(
         r"State 84\b|compatible encryption algorithm",
         "the two endpoints have no encryption algorithm in common",
-        "Compare ENCRYPTION and ALGORITHM of both endpoints in sys.service_broker_endpoints; ALTER ENDPOINT one of them so that they "
-        "agree, such as ENCRYPTION = REQUIRED ALGORITHM AES on both sides.",
+        "Compare ENCRYPTION and ALGORITHM of both endpoints in sys.service_broker_endpoints. Use ALTER ENDPOINT to make them agree, "
+        "for example with ENCRYPTION = REQUIRED ALGORITHM AES on both sides.",
     ),
     _pattern(
         r"State 85\b|compatible authentication protocol",
@@ -116,13 +116,14 @@ _PATTERNS: Final = (
     _pattern(
         r"\b10060\b|timed? ?out|did not properly respond|failed to respond",
         "nothing answers at the address of the route: a firewall drops the connection, or the host is down or wrong",
-        "Test host and port of the route from the sending machine. Open the port in the firewall of the target, for incoming and outgoing "
+        "Test the host and port of the route from the sending machine. Open the port in the firewall of the target, for incoming and outgoing "
         "connections, and correct the address with ALTER ROUTE if it is wrong.",
     ),
     _pattern(
         r"\b10061\b|actively refused|connection refused",
         "nothing listens on the port of the route: the endpoint is stopped or uses another port",
-        "At the target, check state and port in sys.tcp_endpoints; ALTER ENDPOINT ... STATE = STARTED, or correct the port with ALTER ROUTE.",
+        "At the target, check the state and port in sys.tcp_endpoints. Start the endpoint with ALTER ENDPOINT ... STATE = STARTED, or correct the "
+        "port with ALTER ROUTE.",
     ),
     _pattern(
         r"\b1100[14]\b|host (?:is )?(?:not )?(?:known|found)|name or service not known|could not be resolved|getaddrinfo",
@@ -132,7 +133,7 @@ _PATTERNS: Final = (
     _pattern(
         r"master key",
         "the database has no master key that the service master key opens",
-        "In the database that is named: CREATE MASTER KEY ENCRYPTION BY PASSWORD; if it exists and came with a restore, OPEN MASTER KEY and "
+        "In the database that the status names: CREATE MASTER KEY ENCRYPTION BY PASSWORD; if a restored database already has a master key, OPEN MASTER KEY and "
         "ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY.",
     ),
     _pattern(
@@ -158,7 +159,7 @@ _PATTERNS: Final = (
     _pattern(
         r"single user mode",
         "the database is in single-user mode, in which its broker delivers no messages",
-        "Check user_access_desc in sys.databases for the database that is named; then ALTER DATABASE <database> SET MULTI_USER.",
+        "Check user_access_desc in sys.databases for the database that the status names; then ALTER DATABASE <database> SET MULTI_USER.",
     ),
     _pattern(
         r"acting as a mirror database",
@@ -174,7 +175,7 @@ _PATTERNS: Final = (
     _pattern(
         r"Error: 15517\b|cannot execute as the database principal|owner.*SID",
         "the owner of the database does not exist as a login here, or is not the one that master records, which is common after a restore",
-        "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, in the database that is named; then the messages are delivered.",
+        "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, in the database that the status names; then the messages are delivered.",
     ),
     _pattern(
         r"endpoint.*(?:disabled|stopped|not (?:been )?(?:started|configured|available))|transport is (?:disabled|not)|\b9666\b|\b9748\b",
@@ -202,8 +203,8 @@ _PATTERNS: Final = (
         r"cannot acknowledge it",
         "at the last attempt, the target received the message but had no route back to the sending service, so it could not acknowledge "
         "the message",
-        "In the target database: CREATE ROUTE <name> WITH SERVICE_NAME = N'<service of the sender>', ADDRESS = N'TCP://<host>:<port>'; with the "
-        "address of the sender's instance.",
+        "In the target database: CREATE ROUTE <name> WITH SERVICE_NAME = N'<service of the sender>', ADDRESS = N'TCP://<host of the "
+        "sender>:<port>';",
         is_routing=True,
     ),
     _pattern(
@@ -240,8 +241,8 @@ _PATTERNS: Final = (
         r"no route|no target broker was found|could not be classified|cannot be classified|classif|service (?:name )?(?:was |could )?not (?:be )?found|"
         r"\b97(?:50|70|8[57]|9[356])\b|does not match any route",
         "at the last attempt, no route led to the service",
-        "Compare service name (case counts), broker id and lifetime of the routes with the conversation; the delivery is retried automatically after at "
-        "most about a minute.",
+        "Compare the service name (case counts), broker id and lifetime of the routes with those of the conversation. Delivery is retried "
+        "automatically after at most about a minute.",
         is_routing=True,
     ),
     _pattern(
@@ -274,12 +275,12 @@ _PATTERNS: Final = (
     _pattern(
         r"\b9754\b|cannot be reached|connection attempt failed",
         "the next hop cannot be reached",
-        "Test host and port of the route from the sending machine; check that the endpoint of the target is started.",
+        "Test the host and port of the route from the sending machine, and check that the endpoint of the target is started.",
     ),
     _pattern(
         r"\b9749\b|locked|busy",
         "the target queue or database is busy",
-        "Look for a transaction that is left open in the target database; the delivery is retried automatically.",
+        "Look for a transaction that is left open in the target database. Delivery is retried automatically.",
     ),
     _pattern(
         r"access is denied|permission|not authori[sz]ed|\b8494\b",

@@ -276,8 +276,8 @@ class _Explainer:
                 "code": "SSB030",
                 "cause": f"{quoted_name(service)} has no contract, so it accepts no conversations; this conversation ends with error -8408",
                 "remedy": restore_spaces(
-                    f"Add a contract to the service in {forward.end.instance}: USE {bracketed(str(forward.end.database))}; ALTER SERVICE "
-                    f"{bracketed(service)} (ADD CONTRACT [DEFAULT]); with the contract that the sender names in BEGIN DIALOG."
+                    f"In {forward.end.instance}, add the contract that the sender names in BEGIN DIALOG, such as [DEFAULT]: USE "
+                    f"{bracketed(str(forward.end.database))}; ALTER SERVICE {bracketed(service)} (ADD CONTRACT [DEFAULT]);"
                 ),
             }
         if finding is not None:

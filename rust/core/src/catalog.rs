@@ -486,7 +486,7 @@ impl CatalogBuilder {
             let route = &mut routes[row as usize];
             let slot = &mut next[usize::from(route.database)];
             route.route_id = i32::try_from(*slot).map_err(|_| {
-                let expected = "route ids low enough to number the omitted ones";
+                let expected = "lower ids in the other rows; routes without an id are numbered after the highest";
                 Invalid::new(InvalidKind::Limit, "routes.route_id", Some(row as usize), None, expected)
             })?;
             *slot += 1;

@@ -55,7 +55,7 @@ fn import_data(object: &Bound<'_, PyAny>) -> PyResult<ArrayData> {
     // this block.
     let (array, schema) = unsafe { (FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
     if array.is_released() || schema.release().is_none() {
-        return Err(malformed(object.py(), "the array or its schema has been released, as if it was imported before"));
+        return Err(malformed(object.py(), "the array or its schema has been released, probably by an earlier import"));
     }
     // SAFETY: as above.
     let imported = || unsafe { from_ffi(array, schema) };

@@ -132,7 +132,7 @@ def test_delivery_failures_have_numbers_too(
         ),
         (
             "the peer rejects the certificate of this instance: unknown ca",
-            "make the peer accept the certificate, with its options",
+            "make the peer accept the certificate: there, use the options authority and names",
         ),
     ],
 )

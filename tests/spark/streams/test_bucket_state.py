@@ -90,7 +90,7 @@ def test_a_reassembler_checkpoint_of_another_state_is_refused() -> None:
 
 @pytest.mark.parametrize("state", [b"", b"\0" * 200, MAGIC, MAGIC + b"\1\0"])
 def test_other_bytes_are_refused(state: bytes) -> None:
-    with pytest.raises(MalformedDataError, match="wrong header; it was truncated, or is not such a state"):
+    with pytest.raises(MalformedDataError, match="wrong header; it was truncated, or is not the state of a stream"):
         state_from_bytes(state)
 
 

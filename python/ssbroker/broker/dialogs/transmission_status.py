@@ -106,8 +106,8 @@ def _connection_advice(why: str) -> str:
     """Returns how to fix a connection; the reasons are those of `tls.py`."""
     if "the peer rejects the certificate of this instance" in why:
         return (
-            "If the certificate of this instance has expired, renew it. Otherwise, make the peer accept the certificate, with its options "
-            "authority and names, or with its option pinned."
+            "If the certificate of this instance has expired, renew it. Otherwise, make the peer accept the certificate: there, use the "
+            "options authority and names, or the option pinned."
         )
     if "certificate has expired" in why or "certificate is not yet valid" in why:
         return "Renew the certificate of the peer, and compare the clocks of the two machines."

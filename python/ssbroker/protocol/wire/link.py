@@ -376,7 +376,9 @@ class OpenRoleQueries:
     def query_received(self, body: bytes) -> RoleQuery:
         """Records a query from the peer; raises PeerError if the peer keeps asking without reading the replies."""
         if self._unread_replies == UNREAD_QUERIES_MAX:
-            raise PeerError(f"ROLE_QUERY: expected at most {UNREAD_QUERIES_MAX} queries without reading the replies")
+            raise PeerError(
+                f"ROLE_QUERY: the peer sent more than {UNREAD_QUERIES_MAX} queries without reading the replies"
+            )
         self._unread_replies += 1
         self._to_answer[body] += 1
         return RoleQuery(body)

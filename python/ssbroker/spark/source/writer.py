@@ -249,7 +249,7 @@ class Sink:
         if overwrite:
             raise OptionError("sent messages cannot be replaced; use mode('append')")
         if is_stream and options.batch is not None:
-            raise OptionError("query_id and batch_id: omit them in a stream: Spark numbers its batches")
+            raise OptionError("query_id and batch_id: omit them in a stream, because Spark numbers its batches")
         for name, data_type in columns.items():
             if name not in _COLUMN_TYPES:
                 raise SchemaError(f"unknown column {name!r}; expected one of {', '.join(_COLUMN_TYPES)}", column=name)

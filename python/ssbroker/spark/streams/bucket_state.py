@@ -96,7 +96,7 @@ def state_from_bytes(data: bytes) -> BucketState:
     """
     start = len(MAGIC) + _VERSION.size
     if data[: len(MAGIC)] != MAGIC or len(data) < start + _DIGEST_BYTES:
-        raise _malformed("wrong header; it was truncated, or is not such a state")
+        raise _malformed("wrong header; it was truncated, or is not the state of a stream")
     (version,) = _VERSION.unpack_from(data, len(MAGIC))
     if version != VERSION:
         raise MalformedDataError(
