@@ -760,10 +760,10 @@ class Instance:
         self._server = server
 
     def stop_workers(self) -> None:
-        """Lets the workers of this process finish their jobs and stop: from now on, `take` returns a false job, also where it waits now.
+        """Lets the workers of this process finish their jobs and stop: from now on, `take` returns a false job, even if it is already waiting.
 
-        `WorkQueue.run_worker` and `WorkQueue.arun_worker` then return. Jobs that run now are not affected. It returns immediately, so a
-        signal handler may call it: `signal.signal(signal.SIGTERM, lambda *_: instance.stop_workers())`.
+        `WorkQueue.run_worker` and `WorkQueue.arun_worker` then return. Running jobs are not affected. The method returns immediately, so
+        a signal handler may call it: `signal.signal(signal.SIGTERM, lambda *_: instance.stop_workers())`.
 
         Examples:
             >>> import tempfile

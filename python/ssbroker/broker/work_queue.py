@@ -266,7 +266,7 @@ class WorkQueue:
 
         When the function returns, the job is acknowledged. An exception is logged, the message waits for the time of `retry_after`, and the
         worker takes the next job. If jobs cannot be taken, because the queue is disabled or the database cannot be used, the worker logs this
-        and tries again after 1, 2 and 4 seconds, and then every 5 seconds. It also returns if the instance is closed.
+        and tries again after 1, 2 and 4 seconds, and then every 5 seconds. The method also returns if the instance is closed.
 
         To process several jobs at the same time, call it in several threads or processes.
 

@@ -84,7 +84,7 @@ class _Failures:
         and the queue is enabled again.
 
         Raises:
-            Exception: The error, if it will not go away, such as that of a queue that was dropped.
+            Exception: The error, if no later attempt can succeed, for example because the queue was dropped.
         """
         if job:
             if isinstance(error, LeaseLostError):

@@ -96,7 +96,7 @@ def compare(
     A conversation changes if its outcome, database or next hop differs, or if only the route, step or reason does
     ("explanation"). Without --conversations, all classes of conversations are compared.
 
-    With --fleet, it also lists the conversations that end elsewhere after all hops; those that are lost come first.
+    With --fleet, the output also lists the conversations that end elsewhere after all hops; those that are lost come first.
 
     The states of endpoints and queues, and the contracts of services, count only for this list; if they differ, the output says so.
 

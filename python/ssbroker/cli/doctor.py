@@ -69,7 +69,7 @@ def doctor(
 ) -> None:
     """Check the installation, and the files of an instance.
 
-    Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark, and whether a folder can hold an instance, if it holds none. Each database of an instance is read completely (PRAGMA quick_check), which takes seconds for each gigabyte; it can be used at the same time.
+    Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark. If the folder holds no instance, shows whether it can hold one. Otherwise, each database is read completely (PRAGMA quick_check), which takes seconds for each gigabyte; the instance can be used at the same time.
 
     Exit status: 0 if the instance is undamaged, the folder can hold one or none is specified, 1 otherwise, 2 if an option is invalid.
     """

@@ -33,11 +33,11 @@ from ssbroker.cli.route_summary import TOP_ROWS, RejectedRows, RouteCounts, Rout
 
 EXAMPLES = """Examples:
 
-Route conversations by the routing tables of a folder:
+Route conversations with the routing tables of a folder:
 
   ssbroker route world/ --conversations in.parquet -o out.parquet
 
-Route several files and folders by a T-SQL script, into CSV:
+Route several files and folders with a T-SQL script, into CSV:
 
   ssbroker route net.sql --conversations day/*.csv more/ -o out.csv
 

@@ -130,7 +130,7 @@ Let the instance stock connect with a certificate of the authority:
   ssbroker serve shop/ --listen 0.0.0.0:4022 --certificate shop.pem \
     --key shop.key --authority authority.pem --name stock
 
-Create the instance and its objects by a script, unless they exist:
+Create the instance and its objects from a script, unless they exist:
 
   ssbroker serve shop/ --ensure shop.sql --config serve.toml
 
@@ -235,7 +235,7 @@ def serve(
 ) -> None:
     """Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.
 
-    Other processes can use the instance at the same time; this one sends what they commit.
+    Other processes can use the instance at the same time; this process sends the messages that they commit.
 
     Exit status: 1 if the instance could not be started for a reason that may be temporary, such as a port in use; 2 if the settings
     are wrong.

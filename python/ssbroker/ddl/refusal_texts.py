@@ -39,12 +39,12 @@ def _all_named(**names: Sequence[str]) -> str:
 
 
 def does_not_exist(kind: str, name: str, database: str | None = None) -> str:
-    """Returns that an object does not exist, in the database if it is given."""
+    """States that an object does not exist, in the database if it is given."""
     return f"the {kind} {name!r} does not exist{_in(database)}"
 
 
 def exists(kind: str, name: str, database: str | None = None) -> str:
-    """Returns that an object exists already, in the database if it is given."""
+    """States that an object exists already, in the database if it is given."""
     return f"the {kind} {name!r} already exists{_in(database)}"
 
 
@@ -105,23 +105,23 @@ def user_in_use(name: str, *, services: Sequence[str], certificates: Sequence[st
 
 
 def system_object(kind: str, name: str) -> str:
-    """Returns that a message type or contract of the system cannot be changed."""
+    """States that a message type or contract of the system cannot be changed."""
     change = "dropped" if kind == "contract" else "altered or dropped"
     return f"the {kind} {name!r} is a system {kind}, which cannot be {change}"
 
 
 def nothing_to_send(contract: str) -> str:
-    """Returns that the initiator of a dialog could not send anything under a contract."""
+    """States that the initiator of a dialog could not send anything under a contract."""
     return f"the contract {contract!r} needs at least one message type that is SENT BY INITIATOR or ANY"
 
 
 def contract_added(service: str, contract: str) -> str:
-    """Returns that a service accepts a contract already."""
+    """States that a service accepts a contract already."""
     return f"the service {service!r} already has the contract {contract!r}"
 
 
 def contract_lacking(service: str, contract: str) -> str:
-    """Returns that a service does not accept a contract."""
+    """States that a service does not accept a contract."""
     return f"the service {service!r} does not have the contract {contract!r}"
 
 
@@ -134,17 +134,17 @@ def same_priority(other: str) -> str:
 
 
 def lifetime_too_long(seconds: int | None) -> str:
-    """Returns that a route would expire too late."""
+    """States that a route would expire too late."""
     return f"LIFETIME = {seconds} ends after the year 9999; use a smaller value, or omit the clause"
 
 
 def permanent_user(name: str) -> str:
-    """Returns that a user cannot be dropped."""
+    """States that a user cannot be dropped."""
     return f"the user {name!r} exists in every database and cannot be dropped"
 
 
 def owned_by_public(kind: str, name: str) -> str:
-    """Returns that public cannot own an object."""
+    """States that public cannot own an object."""
     return f"the {kind} {name!r} cannot be owned by public; specify another user of the database"
 
 
@@ -157,27 +157,27 @@ def binding_exists(service: str, binding: str) -> str:
 
 
 def no_remote_user(user: str) -> str:
-    """Returns that a user cannot be the user of a remote service binding."""
+    """States that a user cannot be the user of a remote service binding."""
     return f"a remote service binding needs a user other than public and dbo, got {user!r}"
 
 
 def master_key_exists(database: str | None = None) -> str:
-    """Returns that a database has a master key."""
+    """States that a database has a master key."""
     return f"{_the_database(database)} already has a master key; open it with OPEN MASTER KEY, or drop it first"
 
 
 def master_key_missing(database: str | None = None) -> str:
-    """Returns that a database has no master key."""
+    """States that a database has no master key."""
     return f"{_the_database(database)} has no master key; first use {CREATE_MASTER_KEY}"
 
 
 def master_key_missing_for_key(database: str | None = None) -> str:
-    """Returns that a database has no master key to encrypt a private key."""
+    """States that a database has no master key to encrypt a private key."""
     return f"{_the_database(database)} has no master key to encrypt the private key with; first use {CREATE_MASTER_KEY}"
 
 
 def wrong_master_key_password(database: str | None = None) -> str:
-    """Returns that a password does not open the master key of a database."""
+    """States that a password does not open the master key of a database."""
     return f"the password of the master key{_in(database, 'of')} is wrong"
 
 
@@ -191,7 +191,7 @@ def master_key_in_use(certificates: Sequence[str]) -> str:
 
 
 def same_broker_id(name: str, enabled: str) -> str:
-    """Returns that the broker of a database cannot be enabled, because of another enabled database."""
+    """States that the broker of a database cannot be enabled, because of another enabled database."""
     return (
         f"the database {name!r} has the same broker id as the database {enabled!r}, which is enabled; "
         "use NEW_BROKER for one of the two"
@@ -199,12 +199,12 @@ def same_broker_id(name: str, enabled: str) -> str:
 
 
 def endpoint_exists(name: str) -> str:
-    """Returns that an instance has a Service Broker endpoint."""
+    """States that an instance has a Service Broker endpoint."""
     return f"the instance already has the Service Broker endpoint {name!r}; only one is allowed"
 
 
 def other_endpoint(name: str, existing: str | None) -> str:
-    """Returns that the Service Broker endpoint of an instance has another name, or does not exist."""
+    """States that the Service Broker endpoint of an instance has another name, or does not exist."""
     remedy = (
         "create it first with CREATE ENDPOINT" if existing is None else f"the endpoint of the instance is {existing!r}"
     )

@@ -231,7 +231,7 @@ class _Substitution:
 
 
 def _undefined(name: str) -> str:
-    """Returns that a variable is not defined, and how to define it."""
+    """States that a variable is not defined, and how to define it."""
     return (
         f"the sqlcmd variable $({name}) is not defined; "
         f'define it with -v {name}="..." or :setvar {name} "..." (Python: variables={{"{name}": "..."}})'

@@ -248,7 +248,7 @@ class DialogEngine:
         random: Returns numbers in [0, 1) for the jitter of waits (P17), such as `random.Random(seed).random`.
         settings: Windows, limits and the protection required of secured dialogs.
         log: Receives the events.
-        closed_hops: The next hops that accept nothing for now: what is assigned to them sends nothing. The caller changes it.
+        closed_hops: The next hops that accept nothing for now: endpoints assigned to them send nothing. The caller changes the set.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from ssbroker.protocol.storage import EndpointKey
 class ReadyDialogs:
     """The endpoints that may have something to send. Those of closed next hops wait until these are open.
 
-    Within a priority, the next hops have their turns in rotation, and so have the endpoints of each.
+    Within a priority, the next hops take turns, and so do the endpoints of each next hop.
 
     Args:
         closed_hops: The next hops that accept nothing for now; the owner of the set changes it.

@@ -161,7 +161,7 @@ def read_all_der(data: bytes) -> list[bytes]:
 
 
 def can_sign(certificate: bytes) -> bool:
-    """Returns whether certificates signed with this certificate would be trusted: it is marked as an authority, or not marked otherwise.
+    """Returns whether certificates signed with this certificate would be trusted: it is marked as an authority, or has no basic constraints.
 
     Raises:
         InputError: The data is not a valid certificate, or its extensions cannot be read.

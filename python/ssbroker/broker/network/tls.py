@@ -274,7 +274,7 @@ def _load_own(context: ssl.SSLContext, trust: Trust) -> None:
 
 
 def _problem_of_own(trust: Trust, error: ssl.SSLError) -> str:
-    """Returns what is wrong with the certificate or the key; OpenSSL does not tell which of them is wrong."""
+    """Returns what is wrong with the certificate or the key; OpenSSL does not say which of them is wrong."""
     if b"CERTIFICATE-----" not in _read(trust.certificate):
         return f"{trust.certificate}: expected a certificate in PEM format; the file contains none"
     if b"PRIVATE KEY-----" not in _read(trust.key):
