@@ -169,7 +169,7 @@ def test_script_that_creates_no_database_may_not_show_the_service(tmp_path: Path
         == 'leads to LOCAL, but the script creates no database, and no database that it names has "//Stock"'
     )
     assert finding.remedy.startswith(
-        "If another database of the instance has the service, the route is right: load this script"
+        "If another database of the instance has the service, the route is right: put this script and the script"
     )
     script.write_text(f"CREATE DATABASE Sales\nGO\nUSE Sales\n{route}\n")
     (finding,) = find_problems(Fleet.load(script))

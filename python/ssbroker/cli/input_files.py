@@ -110,7 +110,7 @@ def _files_in(folder: Path) -> list[Path]:
     if not files:
         raise InputError(
             f"{folder}: the folder has no file of a known format ({KNOWN_SUFFIXES}); "
-            "subfolders are not searched, use a pattern such as 'folder/**/*.parquet'"
+            "to search subfolders, use a pattern such as 'folder/**/*.parquet'"
         )
     return files
 

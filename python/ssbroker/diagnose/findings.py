@@ -50,8 +50,8 @@ _CONFIGURATION: Final = (
         name="route-shadowed",
         severity="warning",
         title="Other routes always take precedence over this one",
-        why="For every conversation, a mirrored route takes precedence over a LOCAL route that finds the service, which "
-        "takes precedence over a network address, which takes precedence over TRANSPORT. This route is never used.",
+        why="For every conversation, a mirrored route comes first, then a LOCAL route that finds the service, then a "
+        "network address, then TRANSPORT. This route is never used.",
     ),
     Code(
         code="SSB003",

@@ -111,8 +111,8 @@ def _unused_route(
         elif is_unknown:
             where = f"the script creates no database, and no database that it names has {quoted_name(service)}"
             advice = (
-                "If another database of the instance has the service, the route is right: load this script in one folder with the script that "
-                "creates that database. Otherwise create the service, or change the route to the address of the instance that has it."
+                "If another database of the instance has the service, the route is right: put this script and the script that creates that "
+                "database into one folder, and load the folder. Otherwise create the service, or change the route to the address of the instance that has it."
             )
         yield route_problem(
             "SSB008",
@@ -243,7 +243,7 @@ def check_wildcards(context: CheckContext) -> Iterator[Problem]:
                         "SSB006",
                         instance,
                         route,
-                        f"routes all services that are not in this instance to {route.address}, beside the route {quoted_name(local[0].name)} to LOCAL",
+                        f"routes all services that are not in this instance to {route.address}, in addition to the route {quoted_name(local[0].name)} to LOCAL",
                         "If this is intended, ignore this code; otherwise create one route for each service.",
                         related=local,
                     )

@@ -470,6 +470,6 @@ fn roll_back_dropped(
     }
     let path = path?;
     let message =
-        format!("{path}: a transaction was dropped before it ended and is rolled back; use it in a `with` block");
+        format!("{path}: a transaction was deleted before it ended, and is rolled back; use it in a `with` block");
     PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &CString::new(message)?, 1)
 }

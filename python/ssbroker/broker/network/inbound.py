@@ -457,7 +457,7 @@ class InboundProcessor:
         source = peer.principal or "unknown peer"
         if self._events.allows_line(str(_UNEXPECTED_ERROR), level=logging.ERROR, source=source, now=now):
             text = (
-                "dropped %d rows from %s (%s) because of an unexpected error, which is a defect of ssbroker: report it with this "
+                "dropped %d rows from %s (%s) because of an unexpected error, which is a bug in ssbroker: report it with this "
                 "traceback; the rows will be sent again"
             )
             _LOGGER.error(text, rows.num_rows, peer.label, peer.address, exc_info=error)

@@ -101,7 +101,7 @@ def ensure(
 
 
 _EMPTY_SCRIPT: Final = (
-    f"the script {EMPTY}; scripts do not execute SELECT (use `ssbroker sql FOLDER --query`), nor BEGIN DIALOG, SEND and RECEIVE "
+    f"the script {EMPTY}; scripts do not execute SELECT (use `ssbroker sql FOLDER --query`), BEGIN DIALOG, SEND or RECEIVE "
     "(use a transaction in Python); use lenient (--lenient) to accept such a script"
 )
 

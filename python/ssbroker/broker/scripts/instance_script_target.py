@@ -324,7 +324,7 @@ class InstanceScriptTarget:
 _RESTORE_NOT_EXECUTED: Final = Remark(
     "not_executed",
     "not executed: an instance cannot restore a backup of SQL Server; create the database and its objects with a script, or attach "
-    "a database of ssbroker with CREATE DATABASE ... FOR ATTACH",
+    "an ssbroker database with CREATE DATABASE ... FOR ATTACH",
 )
 
 
