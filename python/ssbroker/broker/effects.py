@@ -21,7 +21,7 @@ class ReceiveCall(NamedTuple):
     conversation_handle: bytes | None = None
     """The endpoint of the first message if the call named a conversation or group; None if it received the next messages of the queue."""
     is_leased: bool = False
-    """Whether the messages stay in the queue under a lease; then neither a commit nor a rollback means that they were processed or not."""
+    """Whether the messages stay in the queue under a lease; then neither a commit nor a rollback shows whether they were processed."""
     is_repeated: bool = False
     """Whether the call waited and received again; only the second attempt is counted."""
 

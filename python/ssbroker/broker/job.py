@@ -502,7 +502,7 @@ class Job:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self._messages])
 
     def _give_back(self, error: BaseException | None = None) -> None:
-        """Ends the lease if it still holds, and counts an error. A failure of this is only logged, because the caller raises its own error."""
+        """Ends the lease if it still holds, and counts an error. If this fails, the failure is only logged, because the caller raises its own error."""
         self._ended_with("give back")
         # An interrupt, or the end of the program, says nothing about the messages.
         failed_with = error if isinstance(error, Exception) else None

@@ -14,7 +14,7 @@ _RETRIES_PER_EXTENSION: Final = 4
 
 
 class LeaseHeartbeat:
-    """A thread that extends a lease three times during each lease, until `stop`.
+    """A thread that extends a lease each time that a third of its duration has passed, until `stop`.
 
     It survives failures, such as lock timeouts, and ends when the lease is lost. When the process is killed, the thread ends
     with it, and so does the lease.

@@ -157,7 +157,7 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Yields the current metrics; called by Prometheus.
 
-        It raises no error of the files: a registry would then have no metrics at all, including those of the application.
+        Errors of the files are not raised: otherwise a registry would have no metrics at all, not even those of the application.
         """
         if self._context.databases_list.is_closed:
             return
@@ -223,7 +223,7 @@ class Metrics:
         return sum(1 for _ in self._context.row_sources.get(view, tuple)())
 
     def _overview(self) -> dict[str, Any]:
-        """Returns the state of the databases; if msdb cannot be read, such as in a folder that was moved, that is all that is known."""
+        """Returns the state of the databases; if msdb cannot be read, for example because the folder was moved, only this problem."""
         try:
             for database in self._context.databases:
                 database.file.check_writable()

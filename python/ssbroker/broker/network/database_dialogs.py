@@ -261,7 +261,7 @@ class DatabaseDialogs:
     def _request_missing_routes(self, decided: Iterable[tuple[RouteQuery, Decision]]) -> None:
         """Requests missing routes that have not been requested recently.
 
-        Delivery requests routes only for conversations with waiting messages; dialogs may also have just acknowledgements to send.
+        Delivery requests routes only for conversations with waiting messages, but dialogs that only have acknowledgements to send need routes too.
         """
         missing = [(query, decision) for query, decision in decided if decision.has_no_destination]
         if not missing:
