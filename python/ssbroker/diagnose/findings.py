@@ -267,7 +267,7 @@ _CONFIGURATION: Final = (
         name="service-without-contract",
         severity="warning",
         title="A service to which another instance sends has no contract",
-        why="Without a contract, a service can only start conversations. It refuses the conversations that others start with it: these end with "
+        why="Without a contract, a service can only start conversations. It rejects the conversations that others start with it: these end with "
         "error -8408.",
     ),
     Code(
