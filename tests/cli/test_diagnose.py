@@ -258,7 +258,10 @@ def test_addresses_are_stated_by_an_option(run: Run, tmp_path: Path) -> None:
     paths = (tmp_path / "NORTH.sql", tmp_path / "SOUTH.sql")
     tracing = ("trace", *paths, "--from", "NORTH", "--to-service", "//Stock", *AT)
     stated = ("--address", "NORTH=TCP://north:4022", "--address", "south=TCP://south")
-    assert "state it: --address SOUTH=TCP://south:4022, or -- ssbroker: addresses=TCP://south:4022" in run(*tracing).out
+    assert (
+        "state the address: --address SOUTH=TCP://south:4022, or -- ssbroker: addresses=TCP://south:4022"
+        in run(*tracing).out
+    )
     assert run(*tracing, *stated).status == 0
     assert "address is not stated" in run("lint", *paths, *AT).out
     assert "address is not stated" not in run("lint", *paths, *stated, *AT).out

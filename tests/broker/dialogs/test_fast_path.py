@@ -153,7 +153,7 @@ def test_a_garbage_collected_fast_transaction_is_rolled_back(established_dialog:
     holders = [database_context(sales).file.write_lock.holder]
     left = [t]
     del t
-    with pytest.warns(ResourceWarning, match="dropped before it ended"):
+    with pytest.warns(ResourceWarning, match="deleted before it ended"):
         left.clear()
     holders.append(database_context(sales).file.write_lock.holder)
     assert holders == [threading.get_ident(), None]

@@ -100,7 +100,7 @@ def test_a_transaction_dropped_during_a_fork_is_rolled_back(
         database_context(sales).file.connections.pause()
     left = [t]
     del t
-    with pytest.warns(ResourceWarning, match="dropped before it ended"):
+    with pytest.warns(ResourceWarning, match="deleted before it ended"):
         left.clear()
     assert is_free(sales)
     assert database_context(sales).file.write_lock.connection_in_use() is None
@@ -119,7 +119,7 @@ def test_an_unreadable_file_is_not_changed(established_dialog: tuple[Database, u
     assert bodies(sales) == [b"x"]
 
 
-@pytest.mark.filterwarnings("ignore:.*dropped before it ended:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:.*deleted before it ended:ResourceWarning")
 def test_a_call_interrupted_before_its_start_has_no_effect(
     established_dialog: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,13 +150,13 @@ def wait_until_sent(database: Database) -> None:
         time.sleep(0.01)
 
 
-def wait_for_status(database: Database) -> str:
-    """Waits until the first waiting message has a `transmission_status`; returns it."""
-    due = time.monotonic() + TIMEOUT
-    while not (status := instance_of(database).view("sys.transmission_queue")["transmission_status"][0].as_py()):
-        assert time.monotonic() < due, "no status was written in time"
+def wait_for_status(database: Database, start: str) -> None:
+    """Waits until the `transmission_status` of the first waiting message begins with a text."""
+    due, status = time.monotonic() + TIMEOUT, None
+    while not (status or "").startswith(start):
+        status = instance_of(database).view("sys.transmission_queue")["transmission_status"][0].as_py()
+        assert time.monotonic() < due, f"no such status was written in time: {status}"
         time.sleep(0.01)
-    return str(status)
 
 
 def receive_and_reply(database: Database, count: int, reply: bytes) -> list[bytes]:

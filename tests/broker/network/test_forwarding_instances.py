@@ -90,9 +90,7 @@ def test_nothing_is_forwarded_if_forwarding_is_off(
     event = recorder.events[0]
     assert isinstance(event, MessageUndeliverable)
     assert event.error == 9792
-    assert wait_for_status(sales).startswith(
-        f"9792: sent to {between.address}, but that instance would have to forward"
-    )
+    wait_for_status(sales, f"9792: sent to {between.address}, but that instance would have to forward")
 
 
 @pytest.mark.rule("R43")
@@ -103,7 +101,7 @@ def test_a_drop_at_a_forwarder_is_in_the_status(instance_group: InstanceGroup) -
     between.add_route("msdb", STOCK, shop.address)  # back to where messages come from
     between.enable_forwarding()
     order(sales, b"two chairs")
-    assert wait_for_status(sales).startswith(f"9753: sent to {between.address}, but that instance could not forward it")
+    wait_for_status(sales, f"9753: sent to {between.address}, but that instance could not forward it")
 
 
 @pytest.mark.rule("R42")
