@@ -26,7 +26,7 @@ from ssbroker.store import failures, queues
 from ssbroker.store.objects import Objects, Queue
 
 Procedure: TypeAlias = Callable[[Any], object]
-"""An activated function: it receives the `Database`, runs transactions, and returns when the queue is empty."""
+"""An activated function: it is called with the `Database`, runs transactions, and returns when the queue is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TaskRow:
     """A row of `sys.dm_broker_activated_tasks`: a running reader."""
 
     spid: int
-    """The native id of its thread."""
+    """The native id of the thread of the reader."""
     database_id: int
     queue_id: int
     procedure_name: str
@@ -54,16 +54,16 @@ class TaskRow:
 
 
 class ReaderRequest(NamedTuple):
-    """The readers that a queue should have."""
+    """A request for readers of a queue: the function that they run, and how many may run in parallel."""
 
     procedure: Procedure
     procedure_name: str
-    """The name shown in views."""
+    """The name of the function in views."""
     max_queue_readers: int
 
 
 RequestedBy = Literal["method", "clause"]
-"""The source of a request: `Database.activate`, or the ACTIVATION clause of the queue."""
+"""The source of a request for readers: `Database.activate`, or the ACTIVATION clause of the queue."""
 REQUESTED_BY: Final[tuple[RequestedBy, ...]] = ("method", "clause")
 """The sources in order of precedence."""
 
@@ -71,7 +71,7 @@ REQUESTED_BY: Final[tuple[RequestedBy, ...]] = ("method", "clause")
 class MonitoredQueue:
     """A queue with its monitor and readers. Thread-safe.
 
-    There is one object for each queue, even if the requests change, so that readers of earlier requests still count.
+    There is one object for each queue, even if the requests change, so that readers of earlier requests still count towards the maximum.
 
     Attributes:
         database: The database of the queue.
@@ -100,7 +100,7 @@ class MonitoredQueue:
             return not self._requests and not self._monitor.running
 
     def set_request(self, request: ReaderRequest | None, *, by: RequestedBy) -> None:
-        """Sets or removes the request of a source. Running readers are not interrupted."""
+        """Sets the request of a source, or removes it if `request` is None. Running readers are not interrupted."""
         with self._guard:
             before = self._effective()
             if request is None:
@@ -112,12 +112,12 @@ class MonitoredQueue:
                 self._monitor.reset(max_queue_readers=0 if effective is None else effective.max_queue_readers)
 
     def retire(self) -> None:
-        """Removes all requests, because the queue was dropped."""
+        """Removes all requests, because the queue is no longer monitored."""
         for by in REQUESTED_BY:
             self.set_request(None, by=by)
 
     def start_if_needed(self, *, now: int) -> ReaderRequest | None:
-        """Returns the request if another reader is needed; it then counts as started, and the caller must start it."""
+        """Returns the request if another reader is needed, otherwise None. The reader then counts as started, and the caller must start it."""
         with self._guard:
             if not self._monitor.can_start(now=now):
                 return None
@@ -137,7 +137,7 @@ class MonitoredQueue:
             return self._monitor.is_limit_reached(waiting=waiting, now=now)
 
     def next_check(self, *, now: int) -> int | None:
-        """Returns the time of the next check; None if the queue is empty."""
+        """Returns when to check again whether the queue needs a reader; None if no message can be received."""
         if not self._has_messages():
             return None
         with self._guard:
@@ -149,7 +149,7 @@ class MonitoredQueue:
             self._monitor.received(is_empty=is_empty, is_named=is_named, now=now)
 
     def not_started(self, *, now: int) -> None:
-        """Records that a reader could not be started; the next attempt is at the next check."""
+        """Records that a reader could not be started; the next check tries again."""
         with self._guard:
             self._monitor.ended(has_received=False, has_progressed=False, now=now)
 
@@ -165,7 +165,7 @@ class MonitoredQueue:
             return self._monitor.ended(has_received=has_received, has_progressed=has_progressed, now=now)
 
     def monitor_row(self) -> MonitorRow:
-        """Returns the row of `sys.dm_broker_queue_monitors`."""
+        """Returns the row of this queue in `sys.dm_broker_queue_monitors`."""
         with self._guard:
             return MonitorRow(
                 self.database.database_id,
@@ -177,7 +177,7 @@ class MonitoredQueue:
             )
 
     def task_rows(self) -> list[TaskRow]:
-        """Returns the rows of `sys.dm_broker_activated_tasks`."""
+        """Returns the rows of this queue in `sys.dm_broker_activated_tasks`."""
         with self._guard:
             return [
                 TaskRow(reader, self.database.database_id, self.queue_id, name)
@@ -188,7 +188,7 @@ class MonitoredQueue:
         return next((self._requests[by] for by in REQUESTED_BY if by in self._requests), None)
 
     def _has_messages(self) -> bool:
-        """Returns whether messages can be received. A file that cannot be read is only logged, so that other queues are still activated."""
+        """Returns whether messages of the queue can be received. If the file cannot be read, logs the error and returns False, so that other queues are still activated."""
         try:
             with self.database.file.read() as connection:
                 objects = self.database.objects(connection)
@@ -233,7 +233,7 @@ def queues_with_messages(watched: Iterable[MonitoredQueue]) -> set[MonitoredQueu
 
 
 def check_callable(procedure: object) -> None:
-    """Raises if an activated function is not valid."""
+    """Raises `OptionError` if an activated function is not valid."""
     if not callable(procedure):
         raise OptionError(f"function: expected a callable that takes the database, got {procedure!r:.80}")
     if not returns_at_once(procedure):
@@ -376,7 +376,7 @@ class Activation:
         return [each for each in found if each is not None]
 
     def _monitor(self, database: DatabaseContext, queue: Queue) -> MonitoredQueue:
-        """Returns the monitored queue, created if missing; an earlier queue may have had the same id."""
+        """Returns the `MonitoredQueue` of a queue; creates it if it is missing, or if the known one belongs to a dropped queue with the same id."""
         key = (database.database_id, queue.queue_id)
         known = self._queues.get(key)
         if known is None or known.queue_name != plain_queue_name(queue):
@@ -433,7 +433,7 @@ class Activation:
         try:
             found, has_run = queues_with_messages(watched), False
             for each in watched:
-                if each not in found and not has_run:  # a reader may have filled it
+                if each not in found and not has_run:  # a reader that has run may have put messages into it
                     continue
                 while (
                     not self._is_closed
@@ -445,7 +445,7 @@ class Activation:
             self._reader.is_running_readers = False
 
     def _run_thread(self, watched: MonitoredQueue, request: ReaderRequest | None) -> None:
-        """Runs in the thread of a reader: calls its function again as long as a reader is needed."""
+        """Runs in the thread of a reader: calls the function of the request, and calls it again as long as a reader is needed."""
         try:
             while request is not None:
                 with suppress(SystemExit):

@@ -25,7 +25,7 @@ class Wait(Protocol):
 
 
 async def acquire(function: Callable[[], Result], *, undo: Callable[[Result], object]) -> Result:
-    """Calls a function that acquires a resource. If the task is cancelled meanwhile, the thread calls `undo` with the result."""
+    """Calls a function that acquires a resource. If the task is cancelled meanwhile, a thread calls `undo` with the result."""
     call = _Acquisition(function, undo)
     try:
         return await _in_thread(call.run, is_abandoned=True)
@@ -49,7 +49,7 @@ async def complete(function: Callable[[], Result]) -> Result:
         return call.result()
     finally:
         if cancelled is not None:
-            raise cancelled  # an error in the call becomes its context
+            raise cancelled  # an error in the call becomes the context of the cancellation
 
 
 async def leave(
@@ -66,7 +66,7 @@ async def leave(
 
 
 async def wait(waiting: Wait) -> bool:
-    """Waits. If the task is cancelled, the thread ends its wait."""
+    """Waits for the event of `waiting` in a worker thread; returns whether it has happened. If the task is cancelled, the thread stops waiting."""
     try:
         return await _in_thread(waiting.wait, is_abandoned=True)
     except BaseException:
@@ -75,7 +75,7 @@ async def wait(waiting: Wait) -> bool:
 
 
 async def sleep(seconds: float) -> None:
-    """Waits for a time."""
+    """Waits for a number of seconds."""
     await _anyio().sleep(seconds)
 
 
@@ -112,7 +112,7 @@ def _anyio() -> ModuleType:
 
 
 class _Acquisition(Generic[Result]):
-    """A call whose result is undone if its task is cancelled before it receives the result."""
+    """A call whose result is undone if the calling task is cancelled before the task receives the result."""
 
     def __init__(self, function: Callable[[], Result], undo: Callable[[Result], object]) -> None:
         self._function: Final = function
@@ -131,7 +131,7 @@ class _Acquisition(Generic[Result]):
         return result
 
     def abandon(self) -> None:
-        """Undoes the call: in the thread that makes it, or in a new thread if the call has ended."""
+        """Undoes the call: in the thread that makes the call, or in a new thread if the call has ended."""
         with self._guard:
             self._is_abandoned = True
         for result in self._results:

@@ -50,7 +50,7 @@ class Background:
         self._runner: Final = WorkerThread(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
-        """Does all work that is due; returns the time at which more is due."""
+        """Does all work that is due; returns the time at which more work is due."""
         at = self._instance.microseconds() if now is None else epoch_microseconds(utc_datetime(now))
         self._check_for_changes()
         for database in self._instance.databases:
@@ -63,13 +63,13 @@ class Background:
         return None if first is None else EPOCH + timedelta(microseconds=first)
 
     def wake(self) -> None:
-        """Wakes the thread immediately. On opening, this also finishes work that was left when the files were last closed."""
+        """Wakes the thread immediately. When the instance is opened, the thread also finishes work that was left when the files were last closed."""
         self._wake(None)
 
     def close(self) -> None:
         """Stops the threads. Ends waiting RECEIVE calls, and waits up to `lock_timeout` for readers that are running."""
         self._runner.close()
-        with suppress(StorageError):  # already closed, or its files are inaccessible
+        with suppress(StorageError):  # the instance is already closed, or its files are inaccessible
             for database in self._instance.databases:
                 database.commit_signals.close()
         self.activation.close(timeout=self._instance.lock_timeout)

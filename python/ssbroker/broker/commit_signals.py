@@ -1,4 +1,4 @@
-"""Signals that committing processes send to wake receivers and the serving process; a `CommitWatch` polls the file instead.
+"""Signals that committing processes send to wake receivers and the serving process; a `CommitWatch`, in contrast, polls the file.
 
 A signal concerns one queue, or tells the serving process that there are messages to deliver or changed objects.
 """
@@ -27,10 +27,10 @@ _CHECK_INTERVAL_WHEN_SHARED: Final = 5.0
 class CommitSignals(Arrivals):
     """Wakes receivers when a message for their queue is committed: in all processes if they share memory, otherwise in this process.
 
-    A receiver reads `count`, checks the queue, releases the lock, and then waits for the count to change, so that a message that arrives
-    after the check ends the wait immediately. It also checks every `check_interval` seconds: without shared memory,
-    because it does not notice commits of other processes; with shared memory, in case a process was killed between its
-    commit and the notification.
+    A receiver reads `count`, checks the queue, and then waits for the count to change, so that a message that arrives
+    after the check ends the wait immediately. The receiver also checks the queue every `check_interval` seconds:
+    without shared memory, because commits of other processes do not end the wait; with shared memory, in case a process
+    was killed between its commit and the notification.
 
     Examples:
         >>> signals = CommitSignals()
@@ -48,7 +48,7 @@ class CommitSignals(Arrivals):
         self.check_interval = _CHECK_INTERVAL
 
     def share(self, shared: SharedMemory, /) -> None:
-        """Notifies and waits in shared memory from now on."""
+        """Sends notifications and waits for them in shared memory from now on."""
         super().share(shared)
         self._shared = shared
         self.check_interval = _CHECK_INTERVAL_WHEN_SHARED
@@ -69,9 +69,9 @@ class CommitSignals(Arrivals):
             return self._waiting[queue_id]
 
     def wait(self, queue_id: int, *, seen: int, timeout: float) -> bool:
-        """Waits until the count of the queue differs from `seen`, or notifications end; returns whether it differs.
+        """Waits until the count of the queue differs from `seen`, notifications end or `timeout` seconds have passed; returns whether the count differs.
 
-        With shared memory, the call may also return earlier.
+        With shared memory, the call may also return before any of these happens.
         """
         if self._shared is not None:
             if not self._is_closed:
@@ -100,7 +100,7 @@ class CommitSignals(Arrivals):
             self.wake()
 
     def wake(self) -> None:
-        """Wakes all waiting receivers to check their count."""
+        """Wakes all waiting receivers, so that each checks the count of its queue."""
         with self._changed:
             self._changed.notify_all()
 

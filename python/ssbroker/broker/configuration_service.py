@@ -52,7 +52,7 @@ class DirectoryEntry:
     Attributes:
         service_name: The name of the service.
         address: `TCP://host:port`, or `LOCAL` for a service of this instance.
-        broker_instance: The broker id of the database; None matches any.
+        broker_instance: The broker id of the database that has the service; None matches any.
         mirror_address: The address of the mirror, for a mirrored database.
         lifetime: Seconds for which a route to the service is valid; None means the default of the configuration service.
     """
@@ -127,7 +127,7 @@ class TableDirectory:
 
 
 def _check_columns(given: Collection[str], *, expected: Iterable[str], where: str) -> None:
-    """Raises if columns are missing, and names all of them."""
+    """Raises an error if columns are missing, and names all of them."""
     missing = [name for name in expected if name not in given]
     if missing:
         names, verb = ", ".join(map(repr, missing)), "column is" if len(missing) == 1 else "columns are"
@@ -171,7 +171,7 @@ _PREFIX: Final = "Configured"
 
 
 class ConfigurationService:
-    r"""Answers route requests: creates routes to the services in a directory, and ends the dialog.
+    r"""Answers route requests: creates routes to the requested services from a directory, and ends the dialogs of the requests.
 
     An object of this class is an activated function, so you can also pass it to `Database.activate` or `Instance.register_procedure`;
     `install` does the complete setup.
@@ -202,7 +202,10 @@ class ConfigurationService:
     def install(
         self, database: Database, *, asked_by: Iterable[Database] | None = None, queue: str = "BrokerConfiguration"
     ) -> None:
-        """Makes this process answer route requests: creates the queue, service and routes if missing, and activates the queue."""
+        """Makes this process answer route requests: creates the queue and the service if missing, and activates the queue.
+
+        Each database of `asked_by` (by default, only `database`) gets a route to the service, unless it has one.
+        """
         objects = database_context(database).objects()
         if CONFIGURATION_SERVICE not in objects.services:
             if queue_key(queue) not in objects.queues:
@@ -222,7 +225,8 @@ class ConfigurationService:
     def _answer(self, database: Database) -> bool:
         """Answers a batch of requests; returns whether there may be more.
 
-        The routes are created first, each in the file of its database. After a crash in between, they are renewed, which does no harm.
+        The routes are created before the answers are committed, in the file of the requesting database. After a crash between these two
+        commits, the requests are processed again and the routes are renewed, which does no harm.
         """
         objects = database_context(database).objects()
         queue = objects.queues_by_id[objects.services[CONFIGURATION_SERVICE].queue_id]
@@ -245,7 +249,7 @@ class ConfigurationService:
         return True
 
     def _process(self, database: Database, requester: bytes, kind: str, body: bytes | None) -> tuple[int, str] | None:
-        """Processes a message; returns the error to reply, or None."""
+        """Processes a message; returns the error with which to end the dialog, or None."""
         if kind in (END_DIALOG, ERROR):
             return None
         if kind != MISSING_ROUTE:
@@ -298,7 +302,7 @@ def _renew(connection: Connection, objects: Objects, *, entries: Sequence[Direct
 
 
 def _name(entry: DirectoryEntry) -> str:
-    """Returns the name of the route for an entry, which is always the same."""
+    """Returns the name of the route for an entry; equal entries always get the same name, so that the route is renewed."""
     identity = repr((entry.service_name, entry.broker_instance, entry.address, entry.mirror_address))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     return f"{_PREFIX} {entry.service_name[:_NAME_MAX]} {digest}"

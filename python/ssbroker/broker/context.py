@@ -38,7 +38,7 @@ def system_clock() -> datetime:
 
 
 def in_microseconds(clock: Callable[[], datetime]) -> Callable[[], int]:
-    """Returns a clock in microseconds since 1970."""
+    """Returns a function that returns the time of `clock` in microseconds since 1970."""
     if clock is system_clock:
         return lambda: time.time_ns() // 1_000
     return lambda: epoch_microseconds(clock())
@@ -71,7 +71,7 @@ class DatabaseList(Protocol):
         """Returns the readable databases with their objects."""
 
     def unavailable(self) -> dict[str, StorageError]:
-        """Returns why the files of databases cannot be used, by name."""
+        """Returns the errors of the databases whose files cannot be used, by database name."""
 
     def reconcile(self, database: DatabaseContext) -> None:
         """Waits until an attach or detach of a database in another process has finished."""
@@ -108,12 +108,12 @@ class MessageIdentity(NamedTuple):
 
     conversation_id: bytes
     is_initiator: bool
-    """Whether the initiator sent it."""
+    """Whether the initiator sent the message."""
     message_sequence_number: int
 
     @property
     def conversation(self) -> str:
-        """The conversation as text."""
+        """The id of the conversation as text."""
         return str(uuid.UUID(bytes=self.conversation_id))
 
     def __bytes__(self) -> bytes:
@@ -157,7 +157,7 @@ class InstanceContext:
 
     Attributes:
         folder: The folder of the instance.
-        name: The name given when it was created.
+        name: The name given when the instance was created.
         instance_id: The id of the instance.
         ownership: Decides which database files belong to the instance.
         clock: Returns the current time, in UTC.
@@ -173,7 +173,7 @@ class InstanceContext:
         row_sources: Functions that return the rows of views about this process, by view name.
         tracing: Observes receives and jobs; None if there is no observer.
         waiting_jobs: The jobs that wait for messages.
-        has_stopped_workers: Whether jobs no longer take messages.
+        has_stopped_workers: Whether `stop_workers` was called, so that jobs no longer take messages.
     """
 
     databases_list: DatabaseList
@@ -226,7 +226,7 @@ class InstanceContext:
         return self.databases_list.one(name)
 
     def stop_workers(self) -> None:
-        """Ends the waits of jobs, and of those that follow. A signal handler may call it: it takes no lock that the thread may hold."""
+        """Ends the waits of all present and future jobs. A signal handler may call this method: it takes no lock that the interrupted thread may hold."""
         self.has_stopped_workers = True
         for each in list(self.waiting_jobs):
             each.cancel()
@@ -236,7 +236,7 @@ class InstanceContext:
         return random_guid(self.random)
 
     def __reduce__(self) -> NoReturn:
-        """Refuses to pickle or copy."""
+        """Refuses to be pickled or copied."""
         raise TypeError(
             f"Instance({self.name!r}, folder={str(self.folder)!r}) cannot be pickled or copied; where it is needed, open it "
             f"again with Instance.open({str(self.folder)!r})"
@@ -248,14 +248,14 @@ class DatabaseContext:
 
     Attributes:
         public: The public `Database` object, created on first use.
-        instance: The instance.
+        instance: The shared state of the instance.
         database_id: The id of the database in the instance.
         name: The name of the database.
         file: The database file.
         commit_signals: Wakes threads that wait for commits, such as receivers.
-        session: Returns a transaction of this thread that has not started; it announces commits natively if possible.
+        session: Returns a session: a transaction of this thread that has not started, and that announces its commit natively if possible.
         holders_in_transactions: The threads and generators that are in a transaction block, listed once for each block.
-        drained_version: The version of the objects at which no message waited for a queue to be enabled (P34); None if unknown.
+        drained_version: The version of the objects at which no message was waiting to enter a queue that is enabled (P34); None if unknown.
     """
 
     def __init__(self, instance: InstanceContext, *, database_id: int, name: str, file: DatabaseFile) -> None:
@@ -296,7 +296,7 @@ class DatabaseContext:
         return found
 
     def last_objects(self) -> Objects:
-        """Returns the objects that this process read last. They may have changed since: use them only if a transaction checks the decision again."""
+        """Returns the objects that this process read last. They may have changed since: use them only for decisions that a transaction checks again."""
         return self.objects() if self._objects is None else self._objects
 
     def native_snapshot(self, objects: Objects) -> NativeSnapshot:
@@ -322,7 +322,7 @@ class DatabaseContext:
         *args: Options.args,
         **kwargs: Options.kwargs,
     ) -> None:
-        """Changes the objects in its own transaction, and notifies the listener after the commit."""
+        """Changes the objects in a separate transaction, and notifies the listener after the commit."""
         with self.file.write() as connection:
             operation(connection, self.objects(connection), *args, **kwargs)
         self.instance.listener.changed(self)
@@ -342,7 +342,7 @@ class DatabaseContext:
         return self
 
     def remove(self) -> None:
-        """Closes the database because the instance no longer lists it; waits for messages raise."""
+        """Closes the database because the instance no longer lists it; calls that wait for messages raise an error."""
         self._is_removed = True
         self.close()
 
@@ -387,7 +387,7 @@ _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 def log_failure(database: DatabaseContext, message: str, error: Exception) -> str:
-    """Logs a failure, at most 20 lines a minute for each message and database; returns the reason."""
+    """Logs a failure, at most 20 lines a minute for each message and database; returns the reason as text."""
     is_expected = isinstance(error, SsbrokerError)
     reason = str(error) if is_expected else f"{type(error).__name__}: {error}"
     now = database.instance.microseconds()

@@ -95,12 +95,12 @@ class Counters:
             self._counts[TASK_LIMIT_REACHED] += 1
 
     def objects_read(self, number: int) -> None:
-        """Counts transmission objects read back (P32)."""
+        """Counts transmission objects read back from the work table (P32)."""
         with self._guard:
             self._counts[TRAN_OBJECT_GETS] += number
 
     def objects_marked(self, number: int) -> None:
-        """Counts transmission objects that became dirty (P32)."""
+        """Counts transmission objects that became dirty: changed since they were created or read back (P32)."""
         with self._guard:
             self._counts[TRAN_OBJECTS_MARKED_DIRTY] += number
 

@@ -50,8 +50,8 @@ from ssbroker.store.write_lock import holder_of_caller
 class Database:
     """A database of an open instance. `Instance.database` and `Instance.create_database` return it.
 
-    Methods that change the database run a transaction. They raise `LockTimeoutError` if other writers hold the database file for longer
-    than `lock_timeout`, or in the `with` block of another transaction of the same thread.
+    Methods that change the database run a transaction. They raise `LockTimeoutError` if other writers hold the write lock for longer than
+    `lock_timeout`, or if they are called in the `with` block of another transaction of the same thread.
 
     Examples:
         >>> import tempfile
@@ -148,13 +148,13 @@ class Database:
         """Sets the role of the database in a mirrored pair. The role is stored in the database file and copied with it.
 
         A mirror sends and receives no messages, and local routing does not find it. An instance with a mirrored route sends to the database
-        that reports itself as the principal; if both do, to the one with the higher role sequence number.
+        that reports itself as the principal; if both databases do, to the one with the higher role sequence number.
 
         Args:
             role: "principal" or "mirror".
             number: The role sequence number (`mirroring_role_sequence`), which counts role changes of the pair. None
                 increases it by one when a mirror becomes the principal. Pass a number if the file has not been copied
-                from its partner since the last failover.
+                from the partner database since the last failover.
 
         Raises:
             OptionError: The role is not valid, or the number is less than the stored one.
@@ -268,10 +268,10 @@ class Database:
             lease: Seconds after which other receivers may take the messages, unless the job has ended or extended its lease.
             timeout: Seconds to wait for a message; None waits until one arrives, `Instance.stop_workers` is called or the instance is closed.
             top: The maximum number of messages; None means all messages of the conversation group that `receive` would take.
-            heartbeat: Whether a thread extends the lease while the block runs, so that only the end of the process ends it.
+            heartbeat: Whether a thread extends the lease while the block runs, so that the lease ends early only if the process ends.
 
         Returns:
-            The job, for one `with` block. It takes the messages when the block is entered; it is false if no message arrived.
+            The job, for one `with` block. It takes the messages when the block is entered; `bool(job)` is false if no message arrived.
 
         Raises:
             BrokerError: `queue` is not a valid name (208). When the block is entered: the queue does not exist (15151) or is disabled (9617).
@@ -305,7 +305,7 @@ class Database:
 
         Args:
             name: The name of the queue; the default schema is `dbo`.
-            on_poison: What happens to a message after five failures: `disable` disables the queue until it is enabled;
+            on_poison: What happens to a message after five failures: `disable` disables the queue until it is enabled again;
                 `move` moves the message to another queue, and this queue stays enabled. The setting is stored with the
                 queue and applies to all programs. None keeps the setting of an existing queue, and means `disable` for
                 a new queue. A change to an existing queue is logged as a warning.
@@ -318,7 +318,7 @@ class Database:
                 suggests a similar name.
 
         Returns:
-            The queue.
+            The work queue.
 
         Raises:
             BrokerError: The name is not valid, the service with this name belongs to another queue, the name differs
@@ -353,7 +353,7 @@ class Database:
         """Activates a function in this process: calls it when messages wait in a queue and no receiver takes them.
 
         The function should start its own transactions and receive until the queue is empty; when more messages
-        arrive, it is called again. While messages remain, more calls run in parallel, up to the limit. If the function raises an
+        arrive, it is called again. While messages remain, more calls run in parallel, up to `max_queue_readers`. If the function raises an
         exception, its open transaction is rolled back, and the function is called again when it is next needed.
 
         Args:
@@ -608,11 +608,11 @@ class Database:
     ) -> None:
         """Changes settings of a queue. Settings that are None stay unchanged.
 
-        If this sets the queue's first procedure, `activation` and `max_queue_readers` default to the values in `create_queue`.
+        If a queue without a procedure gets one, `activation` and `max_queue_readers` have the same defaults as in `create_queue`.
 
         Args:
             name: The name of the queue.
-            status: Whether the queue is enabled. Messages that arrived while it was disabled enter it when it is enabled.
+            status: Whether the queue is enabled. Messages that arrive while it is disabled enter the queue when it is enabled again.
             retention: Whether messages are kept until their conversation ends.
             activation: Whether the procedure is activated when messages wait.
             procedure: The name of the activation procedure.
@@ -719,7 +719,7 @@ class Database:
 
         Args:
             name: The name of the service.
-            queue: The queue that receives its messages.
+            queue: The queue that receives the messages for the service.
             contracts: The contracts that the service accepts as a target; with none, it can only initiate conversations.
             owner: The user that owns the service, and whose certificates secure the dialogs of the service; None means dbo.
             exist_ok: Whether to keep an existing service with this name unchanged instead of raising an error.
@@ -826,7 +826,7 @@ class Database:
             address: `TCP://host:port`, `LOCAL` or `TRANSPORT`.
             service_name: The remote service; None matches any service.
             broker_instance: The broker id of the remote database; None matches any.
-            lifetime: Seconds until the route expires; None means that it never does.
+            lifetime: Seconds until the route expires; None means that it never expires.
             mirror_address: The address of the mirror, for a mirrored remote database.
             exist_ok: Whether to keep an existing route with this name unchanged instead of raising an error.
 
@@ -922,7 +922,7 @@ class Database:
         local_service: str | None = None,
         remote_service: str | None = None,
     ) -> None:
-        """Creates a priority for conversations that are started from now on. If several match, the most specific one applies.
+        """Creates a priority for conversations that are started from now on. If several match a conversation, the most specific one applies.
 
         Args:
             name: The name of the priority.
@@ -1148,7 +1148,7 @@ class Database:
             password: The password that encrypts `private_key`; None if it is not encrypted.
             subject: The subject (CN) of a created certificate; None means `name`.
             begins: The start of validity of a created certificate; None means now. A datetime must have a time zone.
-            ends: The end of validity of a created certificate; None means one year. A datetime must have a time zone.
+            ends: The end of validity of a created certificate; None means one year after the start. A datetime must have a time zone.
             owner: The user that owns the certificate; None means dbo.
             active: Whether new dialogs may use the certificate.
 
@@ -1458,7 +1458,7 @@ class Database:
         self._context.change(create_if_missing)
 
     def __reduce__(self) -> NoReturn:
-        """Refuses to pickle or copy: a database holds an open file and locks of this process.
+        """Refuses to be pickled or copied: a database holds an open file and locks of this process.
 
         Raises:
             TypeError: Always.

@@ -48,7 +48,7 @@ def create(instance: InstanceContext, transaction: InstanceTransaction, name: st
 def attach(
     instance: InstanceContext, transaction: InstanceTransaction, name: str, path: Path, option: BrokerOption | None
 ) -> DatabaseContext:
-    """Attaches a database file with its broker id (I8). Disables the broker if its id is already enabled (I7); applies the option."""
+    """Attaches a database file, which keeps its broker id (I8), and applies the option. Disables the broker if another database is enabled with the same id (I7)."""
     if option is not None:
         _check_option(option)
     listing = transaction.listing()
@@ -167,7 +167,7 @@ def _system_database_error(name: str, number: int) -> BrokerError:
 
 
 def _check_no_duplicate(listing: Connection, name: str, guid: bytes) -> None:
-    """Raises if another database of the instance is enabled with the broker id (I7)."""
+    """Raises an error if another database of the instance is enabled with the broker id (I7)."""
     duplicate = database_registry.find_enabled_duplicate(listing, service_broker_guid=guid, name=name)
     if duplicate is not None:
         raise refusal(refusal_texts.same_broker_id(name, duplicate), 9772)
@@ -189,7 +189,7 @@ def _check_free(transaction: InstanceTransaction, name: str) -> None:
 
 
 def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:
-    """Raises if the instance already lists the file, under any path."""
+    """Raises an error if the instance already lists the file, under any path."""
     identity = file_ownership.stored_file_identity(path)
     for row in database_registry.load(listing):
         listed = instance.folder / row.file
@@ -198,7 +198,7 @@ def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path
 
 
 def _check_not_attached(instance: InstanceContext, connection: Connection, path: Path) -> None:
-    """Raises if the file is attached to another instance; a copy is a different file."""
+    """Raises an error if the file is attached to another instance; a copy of that file may be attached."""
     if instance.ownership.is_foreign(path, file_ownership.read_owner(connection)):
         raise refusal(
             f"{path} is attached to another instance, possibly the one from which this instance was copied; detach it there, or attach a backup of the file",

@@ -50,7 +50,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingConversation:
-    """A conversation with messages in the transmission queue for another instance.
+    """A conversation with messages for another instance in the transmission queue.
 
     Attributes:
         database: The database of the sender.
@@ -73,9 +73,9 @@ class DeliveryPlan:
     """What to do with conversations of a database."""
 
     local: dict[tuple[str, bytes | None], list[ConversationEndpoint]] = field(default_factory=dict)
-    """Conversations for each database of this instance, by its name and broker id."""
+    """Conversations to deliver within this instance, by the name and broker id of the target database."""
     outgoing: list[OutgoingConversation] = field(default_factory=list)
-    """Conversations for other instances."""
+    """Conversations to send to other instances."""
     problems: dict[int, TransmissionStatus] = field(default_factory=dict)
     """Why the remaining conversations wait, by sender id."""
     route_requests: dict[RouteRequest, list[int]] = field(default_factory=dict)
@@ -98,7 +98,7 @@ def plan_delivery(
             found.outgoing.append(OutgoingConversation(database, sender, decision))
         else:
             destination = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
-            if destination not in explained:  # the same for all conversations, as there was no route to choose
+            if destination not in explained:  # the same explanation for all conversations: there was no route to choose
                 explained[destination] = explain(router, database.name, sender, now=now)
             is_mirror = decision.reason == "sender_disabled" and database.objects().broker.mirroring_role == "mirror"
             why = (
@@ -166,11 +166,11 @@ class Delivery:
         self.transport: Transport | None = None
 
     def deliver_sent(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> bool:
-        """Delivers messages that a transaction has put into the transmission queue, `messages` in all; schedules retries and does not raise.
+        """Delivers messages that a transaction has put into the transmission queue, `messages` in all; a failed delivery is scheduled for a retry and raises no error.
 
         Returns True if another thread must deliver immediately, in two cases: the calling thread is in a transaction of
-        any database, so that delivery could deadlock; or a reader's transaction in the target holds the lock, because a
-        commit must not wait for it.
+        any database, so that delivery could deadlock; or a reader's transaction holds the write lock of a target
+        database, because a commit must not wait for that transaction.
         """
         if self.transport is None:
             self._instance.msdb.commit_signals.notify([TRANSMISSIONS_CHANNEL])
@@ -203,7 +203,7 @@ class Delivery:
             self._deliver_with_follow_ups(database, now=now, lock_timeout=None)
 
     def _keep_databases(self, database_ids: Collection[int]) -> None:
-        """Forgets all other databases, which the instance no longer contains."""
+        """Forgets all databases except those with the given ids: the instance no longer contains them."""
         self._schedule.keep_databases(database_ids)
         for by_database in (self._last_scans, self._delivery_locks):  # a thread that delivers still releases its lock
             for dropped in set(by_database).difference(database_ids):  # other threads may add databases
@@ -229,7 +229,7 @@ class Delivery:
         return is_left
 
     def _deliver_exclusively(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
-        """Delivers in one thread at a time per database; a thread that waited then finds its messages delivered."""
+        """Delivers in one thread at a time per database; a thread that had to wait then finds its own messages delivered."""
         delivery_lock = self._delivery_locks[database.database_id]
         if not delivery_lock.acquire(timeout=-1 if lock_timeout is None else lock_timeout):
             return True

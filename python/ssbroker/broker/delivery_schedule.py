@@ -23,7 +23,7 @@ class _Attempt(NamedTuple):
     at: int
     """Time of the next attempt, in microseconds since 1970."""
     is_in_transit: bool = False
-    """Whether its messages are being sent to another instance, so that new messages need not wait for the retry."""
+    """Whether messages of the conversation are being sent to another instance, so that new messages need not wait for the retry."""
 
 
 class DeliverySchedule:
@@ -45,8 +45,8 @@ class DeliverySchedule:
         self._backoff: Final = backoff
         self._guard: Final = threading.RLock()
         self._attempts: dict[SenderId, _Attempt] = {}
-        # For each database, a heap of (time, sender). An entry is obsolete if its time differs from the time of the
-        # attempt.
+        # For each database, a heap of (time, sender). An entry is obsolete if its time differs from the time in
+        # `_attempts`.
         self._heaps: dict[int, list[tuple[int, int]]] = {}
         self._latest_claim_time = 0
         self._changes = 0
@@ -58,7 +58,7 @@ class DeliverySchedule:
         """For each database, the ids in `_claimed` that other conversations have since been given."""
 
     def add(self, keys: Iterable[SenderId], *, at: int) -> None:
-        """Schedules conversations; failed conversations keep their retry time, and conversations in transit do not wait."""
+        """Schedules conversations. After a failed delivery, a conversation keeps its retry time; a conversation in transit does not wait for it."""
         with self._guard:
             for key in keys:
                 scheduled = self._attempts.get(key)
@@ -88,7 +88,7 @@ class DeliverySchedule:
             return dict(sorted(found.items()))
 
     def schedule_retry(self, key: SenderId, *, attempt: int, now: int, is_in_transit: bool = False) -> None:
-        """Schedules a retry after a longer interval; immediately if something has changed since the claim.
+        """Schedules a retry after a longer interval, or immediately if `schedule_all_now` was called since the claim.
 
         A conversation that was removed since then is not retried, and does not delay a new conversation with the same id.
         """
@@ -107,7 +107,7 @@ class DeliverySchedule:
                 self._reused_sender_ids.setdefault(key.database_id, set()).add(key.endpoint_id)
 
     def keep_databases(self, database_ids: Iterable[int]) -> None:
-        """Forgets the conversations of all other databases, which the instance no longer contains."""
+        """Forgets the conversations of all databases except those with the given ids: the instance no longer contains them."""
         kept = set(database_ids)
         with self._guard:
             dropped = (self._heaps.keys() | self._changes_at_claim.keys()) - kept
@@ -119,7 +119,7 @@ class DeliverySchedule:
                     by_database.pop(database_id, None)
 
     def schedule_all_now(self, *, now: int) -> None:
-        """Schedules all conversations immediately, after a change that may have fixed their problem."""
+        """Schedules all conversations immediately, after a change that may have fixed the problems of waiting messages."""
         with self._guard:
             self._changes += 1
             self._bring_forward(at=now)

@@ -21,7 +21,7 @@ BATCH: Final = 1_000
 
 
 def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
-    """Does due work in a database, unless its broker is disabled; returns the time at which more is due."""
+    """Does due work in a database, unless its broker is disabled; returns the time at which more work is due."""
     while _is_due(database, now=now):
         with database_transaction(database) as work:
             _enter_queues(work)
@@ -38,7 +38,7 @@ def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int |
 
 
 def _release_ended_leases(database: DatabaseContext, *, now: int) -> None:
-    """Makes messages available whose lease or wait has ended."""
+    """Makes messages available whose lease has ended, or which were hidden until now."""
     with database.file.read() as connection:
         if not leases.ended(connection, now=now):
             return
@@ -107,7 +107,7 @@ def _enter_queues(work: Work) -> None:
 
 
 def _end_lifetimes(work: Work, *, now: int) -> None:
-    """Ends conversations whose lifetime has passed. Both endpoints store the lifetime, so no message is sent."""
+    """Ends conversations whose lifetime has passed. Both endpoints store the lifetime, so neither notifies the other."""
     error = conversation_error(LIFETIME_EXPIRED)
     for endpoint_id in conversation_endpoints.expired_lifetimes(work.connection, now=now, limit=BATCH):
         endpoint = conversation_endpoints.by_id(work.connection, endpoint_id)

@@ -60,7 +60,7 @@ class MissingRoute:
 
     @classmethod
     def read(cls, body: bytes | None) -> MissingRoute:
-        """Parses the body of a message; ignores other elements."""
+        """Parses the body of a message; ignores unknown elements."""
         reason = find_violation("X", body)
         if reason is not None:
             raise MalformedDataError(f"MissingRoute: {reason}", expected="a MissingRoute element")
@@ -137,7 +137,7 @@ class RouteRequest(NamedTuple):
 def missing_route(explained: Explanation, service_name: str, broker_instance: bytes | None) -> RouteRequest | None:
     """Returns the route to request if no route was found, or if another database has an open request for this service; otherwise None.
 
-    Each database requests its own routes (R1), because an answer to another database creates no route here.
+    Each database requests its own routes (R1), because the answer to a request creates routes only in the requesting database.
     """
     decision = explained.decision
     if decision["outcome"] == "LOCAL" or decision["next_hop_address"] is not None:
@@ -222,7 +222,7 @@ class DynamicRouting:
         )
 
     def arrived(self, database: DatabaseContext, queue_ids: Iterable[int]) -> bool:
-        """Processes answers after a commit that put messages into queues; returns whether to process them later."""
+        """Processes answers after a commit that put messages into queues; returns whether they must be processed later."""
         if route_requests.SYSTEM_QUEUE_ID not in queue_ids:
             return False
         if any(each.file.is_locked_by_this_thread for each in self._instance.databases):
@@ -235,7 +235,7 @@ class DynamicRouting:
         return False
 
     def close_ended_requests(self, database: DatabaseContext, *, lock_timeout: float | None = None) -> None:
-        """Ends the dialogs that the configuration service has ended, and reroutes waiting messages (R62)."""
+        """Ends this side of the dialogs that the configuration service has ended, and reroutes waiting messages (R62)."""
         if SYSTEM_SERVICE not in database.objects().services or not database.file.query(route_requests.ended_requests):
             return
         refused: list[tuple[str, str, int]] = []

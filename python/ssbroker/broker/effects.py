@@ -23,7 +23,7 @@ class ReceiveCall(NamedTuple):
     is_leased: bool = False
     """Whether the messages stay in the queue under a lease; then neither a commit nor a rollback shows whether they were processed."""
     is_repeated: bool = False
-    """Whether the call waited and received again; only the second attempt is counted."""
+    """Whether the call found no message, waited and tried again; only the last attempt is counted."""
 
 
 @dataclass(slots=True)

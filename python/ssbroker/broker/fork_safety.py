@@ -25,7 +25,7 @@ def close_after_fork(holder: ForkSensitive) -> None:
 
 
 def _release_descriptors() -> None:
-    """In the forked process: redirects the descriptors to the null device. If they were closed, their owners could close them again after reuse."""
+    """Redirects the descriptors to the null device, in the forked process. If they were closed, their owners could later close new files with the same numbers."""
     held = [number for holder in list(_HOLDERS) for number in holder.descriptors() if number >= 0]
     if not held:
         return
