@@ -75,9 +75,9 @@ def message_header(endpoint: DialogEndpoint) -> MessageHeader:
 
 
 def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogEndpoint | Refusal:
-    """Returns a new target endpoint, completed with the definitions in this database, or the refusal.
+    """Returns a new target endpoint, completed with the definitions in this database, or the refusal of the conversation.
 
-    The lifetime is limited to the longest valid one from now on.
+    The lifetime is limited to the longest valid lifetime, counted from now.
     """
     latest = now + LIFETIME_MAX * SECOND
     completed = replace(endpoint, lifetime=latest if endpoint.lifetime is None else min(endpoint.lifetime, latest))
@@ -121,9 +121,9 @@ def refused_messages(
 ) -> Mapping[int, Refusal]:
     """Returns the messages that must be refused, by row.
 
-    After this endpoint has ended, messages are dropped without validation. After an error, messages are validated, so
-    that a sender that does not know of the error yet receives it again. Messages for endpoints without a contract here
-    are skipped.
+    Messages for an endpoint that this side has ended are skipped, because they are dropped without validation. Messages
+    for an endpoint with an error are validated, so that a sender that does not know of the error yet receives it again.
+    Messages for endpoints that are not in `contracts` are skipped, too.
     """
     kinds: dict[tuple[int, bool, str], MessageType | ConversationError] = {}
     refusals: dict[int, Refusal] = {}

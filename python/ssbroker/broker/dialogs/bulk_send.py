@@ -188,7 +188,7 @@ class NumberedBatch(NamedTuple):
 def send_batch_once(
     database: DatabaseContext, rows: Iterable[pa.Table], defaults: SendDefaults, *, batch: NumberedBatch | None = None
 ) -> int | None:
-    """Sends rows as messages in one transaction that also records the batch; returns None if it was already sent."""
+    """Sends rows as messages in one transaction that also records the batch; returns their number, or None if the batch was already sent."""
     with database_transaction(database, lock_timeout=_LOCK_TIMEOUT) as work:
         if batch is not None:
             last = bulk_senders.last_batch(work.connection, batch.writer)

@@ -267,7 +267,7 @@ def _needs_remote_error(work: Work, endpoint: ConversationEndpoint) -> bool:
 
 
 def _send_error(work: Work, endpoint: ConversationEndpoint, error: ConversationError) -> None:
-    """Sends an error to the remote endpoint. If this side has ended, the error replaces the unacknowledged end."""
+    """Sends an error to the remote endpoint. If this side has ended, the error replaces its unacknowledged messages."""
     connection, endpoint_id = work.connection, endpoint.endpoint_id
     number = endpoint.send_sequence + _SEQUENCE_GAP
     state = ConversationState.DO if endpoint.state == ConversationState.DO else ConversationState.ER

@@ -50,9 +50,9 @@ def end_with_error(
     cause: ConversationInput = ConversationInput.FAILURE,
     number: int = 0,
 ) -> None:
-    """Ends an endpoint. Unless that closes it, its queue gets an Error message, and the application must still end the conversation.
+    """Ends an endpoint. Unless this closes the endpoint, its queue gets an Error message, and the application must still end the conversation.
 
-    If the state has no transition for `cause`, only deletes the messages that wait to be sent.
+    If the state of the endpoint has no transition for `cause`, only deletes the messages that wait to be sent.
     """
     state = next_state(ConversationState(endpoint.state), cause)
     if isinstance(state, int):
@@ -72,7 +72,7 @@ def end_with_error(
 
 
 def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
-    """Forgets the group and emits an event if this was the last open conversation of the group."""
+    """If an endpoint was the last open one of its group, emits an event, and forgets that the group was moved."""
     if endpoint.state == ConversationState.CD:
         return
     group = endpoint.conversation_group_id

@@ -25,7 +25,7 @@ from ssbroker.store.session import ReceivedRow
 _GROUP: Final = 2
 """The position of the conversation group in a received row."""
 _TYPE: Final = 6
-"""The position of the name of the message type."""
+"""The position of the name of the message type in a received row."""
 
 
 class Claim(NamedTuple):
@@ -38,7 +38,7 @@ class Claim(NamedTuple):
 def claim(
     database: DatabaseContext, queue_name: str, *, top: int | None, microseconds: int, is_work_queue: bool = False
 ) -> Claim | None:
-    """Leases the conversation group that RECEIVE would take next; None if there are no messages.
+    """Leases the conversation group that RECEIVE would take next; returns None if there are no messages.
 
     The reader of a work queue gets no system messages: a group that contains only system messages is processed here, and the next group is leased.
 
@@ -59,7 +59,8 @@ def claim(
                     return None
                 work_queue_conversations.process_system_messages(database, work, queue, rows)
         if has_ended_leases:
-            with database_transaction(database) as work:  # a failure may disable the queue, and must stay counted
+            # Durable: a lost lease counts as a failure, which may disable the queue.
+            with database_transaction(database) as work:
                 release_ended(work, now=work.now())
 
 
@@ -129,12 +130,12 @@ def retry(work: Work, lease: Lease, *, microseconds: int) -> None:
 
 
 def release(work: Work, lease: Lease, *, exception: Exception | None, retry_after: int = 0) -> None:
-    """Ends a lease without acknowledging its messages, unless it is over already; an exception counts for poison message handling.
+    """Ends a lease without acknowledging its messages, unless the lease is over already; an exception counts for poison message handling.
 
     After an exception, the messages are hidden for `retry_after` microseconds.
     """
     found = leases.of_group(work.connection, lease.conversation_group_id)
-    if found is None or found.lease_id != lease.lease_id or found.until == 0:  # its end was already counted
+    if found is None or found.lease_id != lease.lease_id or found.until == 0:  # the end was already counted
         return
     if exception is not None:
         fail(work, found, exception_text(exception), exception=exception, retry_after=retry_after)
@@ -143,7 +144,7 @@ def release(work: Work, lease: Lease, *, exception: Exception | None, retry_afte
 
 
 def release_ended(work: Work, *, now: int) -> None:
-    """Releases groups whose lease or wait has ended, and counts lost leases as failures."""
+    """Releases groups whose lease has ended, or whose messages were hidden until now; counts lost leases as failures."""
     ended = leases.ended(work.connection, now=now)
     for lease in ended:
         if lease.lease_id is None:
@@ -167,7 +168,7 @@ def fail(
     is_last: bool = False,
     retry_after: int = 0,
 ) -> None:
-    """Gives messages back after a failure, unless it was one too many and they have been moved to another queue.
+    """Returns messages to the queue after a failure, unless the failure was one too many and the messages have been moved to another queue.
 
     The messages are hidden for `retry_after` microseconds, unless the failure has disabled the queue: then they are
     available once the queue is enabled.
@@ -238,7 +239,7 @@ def _hide(work: Work, lease: Lease, *, until: int) -> None:
 
 
 def _make_available(work: Work, lease: Lease) -> None:
-    """Makes the messages of a group available. The holder keeps its claim until another receiver takes them."""
+    """Makes the messages of a group available. The previous holder can still acknowledge them until another receiver takes them."""
     if lease.attempts:
         leases.store(work.connection, lease._replace(process_id=None, until=0))
     else:

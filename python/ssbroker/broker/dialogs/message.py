@@ -45,7 +45,7 @@ class DialogMessage(NamedTuple):
     message_type_name: str
     message_body: bytes | None
     is_early: bool = False
-    """Whether an earlier message of its direction is missing."""
+    """Whether an earlier message of the same direction is missing."""
 
     @property
     def is_conversation_error(self) -> bool:

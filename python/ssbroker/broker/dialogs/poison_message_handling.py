@@ -30,7 +30,7 @@ Texts for users say "five".
 
 
 def received_from(effects: Effects) -> dict[int, bytes | None]:
-    """Returns the queues from which a transaction received messages, each with the conversation handle of its last call."""
+    """Returns the queues from which a transaction received messages, each with the conversation handle of the last RECEIVE from it."""
     return {
         each.queue_id: each.conversation_handle for each in effects.received if not each.is_empty and not each.is_leased
     }
@@ -80,9 +80,9 @@ def requeue(database: DatabaseContext, name: str, conversation_handle: object) -
 
 
 def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
-    """Moves the groups that poison message handling has moved back to their queue; returns the number of messages that became ready.
+    """Moves groups back to the queue from which poison message handling moved them; returns the number of messages that became ready.
 
-    Skips groups that a job has leased; raises BrokerError if `handle` names one.
+    Skips groups that a job has leased; raises BrokerError if `handle` belongs to such a group.
     """
     groups = failures.groups_moved_from(work.connection, queue.queue_id)
     if handle is not None:
@@ -157,7 +157,7 @@ def _move_to_poison_queue(work: Work, queue: Queue, to: Queue, group: bytes, han
 def _move_messages_to_current_queue(work: Work, group: bytes) -> int:
     """Moves the messages of a group to its current queue, ready to be taken; returns how many can be received."""
     leases.remove(work.connection, group)
-    # Messages that wait for a disabled queue are delivered if the other queue is enabled.
+    # Messages that wait because the previous queue is disabled are delivered if the current queue is enabled.
     work.effects.is_catalog_changed = True
     ready = 0
     for endpoint in conversation_endpoints.in_group(work.connection, group):

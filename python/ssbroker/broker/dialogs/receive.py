@@ -39,7 +39,7 @@ class ReceiveRequest(NamedTuple):
 
     @property
     def is_named(self) -> bool:
-        """Whether it receives only from one conversation or conversation group."""
+        """Whether the RECEIVE names the one conversation or conversation group from which it receives."""
         return self.conversation is not None or self.group is not None
 
 

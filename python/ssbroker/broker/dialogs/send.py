@@ -201,7 +201,7 @@ def refused_in_state(number: int, endpoint: ConversationEndpoint) -> Exception:
 
 
 def check_sendable_type(objects: Objects, endpoint: ConversationEndpoint, name: object) -> None:
-    """Raises unless an endpoint may send messages of this type. `rust/store/src/send.rs` applies the same rules on its fast path."""
+    """Raises an error unless an endpoint may send messages of this type. `rust/store/src/send.rs` applies the same rules on its fast path."""
     message_type = objects.message_types.get(name) if isinstance(name, str) else None
     if message_type is None:
         raise broker_error(8428, message_type=name)

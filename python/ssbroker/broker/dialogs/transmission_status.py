@@ -24,7 +24,7 @@ class TransmissionStatus:
     """Why messages wait.
 
     Attributes:
-        number: The Service Broker number of the reason.
+        number: The Service Broker error number of the reason.
         sentence: The reason and how to fix it.
     """
 
@@ -52,7 +52,7 @@ def routing_problem(explanation: Explanation) -> TransmissionStatus | None:
 
 
 def is_pending(details: dict[str, Any]) -> bool:
-    """Returns whether a request for the service's route is open, so that step 4 sent none (R14)."""
+    """Returns whether a request for the service's route is open, so that step 4 of routing sent no other request (R14)."""
     steps = details["passes"][-1]["steps"]
     return any(each["why"] == "pending_request" for step in steps for each in step["rejected"])
 
@@ -187,7 +187,7 @@ def unavailable(database: str, reason: str) -> TransmissionStatus:
 
 
 def other_failure(reason: str) -> TransmissionStatus:
-    """Returns the status if delivery failed for another reason."""
+    """Returns the status if delivery failed for a reason that has no status of its own."""
     return TransmissionStatus(9798, f"the message could not be delivered: {reason}. Delivery is retried automatically.")
 
 
@@ -269,4 +269,4 @@ _REASONS: Final[dict[str, Callable[[dict[str, Any]], tuple[int, str]]]] = {
     "sender_disabled": _sender_disabled,
     "service_not_found": _service_not_found,
 }
-"""For each `reason` of a decision that delays a message: functions that return the number and text."""
+"""For each `reason` of a decision that delays a message: the function that returns the error number and the text."""

@@ -1,4 +1,4 @@
-"""The conversations of work queues: `put` begins each with its only message, and its job or its sender ends it.
+"""The conversations of work queues: `put` begins one for each message, and the job of the message ends it; other senders end their own.
 
 The general path (`dialog_lifecycle`, `send`, `arrival`) updates each endpoint several times. Where the rules allow it, `send_first` and
 `remove_received` leave the same rows in one step; otherwise they return None or False and change nothing.
@@ -115,7 +115,8 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
 def remove_received(work: Work, contract_name: str, conversation_ids: Collection[uuid.UUID]) -> bool:
     """Removes both endpoints of dialogs that `send_first` began, once their message has been removed from the queue.
 
-    Returns False if the general path must do it, because `send_first` did not begin a dialog, or the dialog has more messages or subscribers.
+    Returns False if the general path must do it, because `send_first` did not begin one of the dialogs, a dialog has more messages, or
+    events of conversations have subscribers.
     """
     contract = work.objects.contracts.get(contract_name)
     if contract is None or _has_subscribers(work):
@@ -154,7 +155,7 @@ def _has_subscribers(work: Work) -> bool:
 
 
 def process_system_messages(database: DatabaseContext, work: Work, queue: Queue, rows: Iterable[ReceivedRow]) -> None:
-    """Removes the messages of a conversation group, all of them system messages, and ends the conversations that the remote endpoint has ended."""
+    """Removes the messages of a conversation group, all of them system messages, and ends this side of the conversations that the remote endpoint has ended."""
     messages = [Message(row) for row in rows]
     orders = [each.queuing_order for each in messages]
     work.connection.statements.acknowledge(orders, is_retained=queue.is_retention_enabled)
@@ -178,7 +179,7 @@ def _log_error(database: DatabaseContext, message: Message) -> None:
 
 
 def end_with_job(work: Work, messages: Iterable[Message]) -> None:
-    """Ends both sides of conversations that `put` began, after the last message; leaves the conversations of other senders open."""
+    """Ends both endpoints of each conversation that `put` began, once its last message has been processed; leaves conversations begun by other senders open."""
     found = [each for each in messages if each.service_contract_name == WORK_QUEUE_CONTRACT]
     if not found or remove_received(work, WORK_QUEUE_CONTRACT, {each.conversation_id for each in found}):
         return
@@ -193,7 +194,7 @@ def remove_job(work: Work, target: ConversationEndpoint | None) -> bool:
     if target is None or target.is_initiator or not work.objects.is_of_work_queue(target):
         return False
     initiator = conversation_endpoints.by_conversation(work.connection, target.conversation_id, is_initiator=True)
-    if initiator is None:  # another instance has a service with this name
+    if initiator is None:  # begun by a service with the same name in another database or instance
         return False
     for endpoint in (target, initiator):
         clean_up(work, endpoint)

@@ -176,16 +176,16 @@ class _Execution:
         """The ids of the databases that the script created; their names may change."""
         self._created_endpoint: str | None = None
         self._had_endpoint: Final = instance.msdb.objects().endpoint is not None
-        """Whether the instance had an endpoint before, in which case a created endpoint is kept after a failure."""
+        """Whether the instance had an endpoint before the script; then an endpoint that the script creates is kept after a failure."""
         self._created_files: Final[list[Path]] = []
         self._last_line = 0
-        """The last line that was committed."""
+        """The last line of the script whose batch was committed."""
         # Changes are announced at the end, because an announcement rereads all objects, which is too slow after each of
         # thousands of batches.
         self._changed: Final[set[DatabaseContext]] = set()
 
     def script(self, text: str, file: str | None, *, may_be_empty: bool) -> None:
-        """Runs a script; raises if it has no Service Broker statement, unless `may_be_empty`."""
+        """Runs a script; raises an error if it has no Service Broker statement, unless `may_be_empty`."""
         options = self._options
         source = substitute(text, file, variables=options.variables, read_file=options.read_file)
         try:

@@ -1,4 +1,4 @@
-"""Runs the statements of scripts on an instance. Those about databases and the endpoint are here, others in the modules of their objects."""
+"""Runs the statements of scripts on an instance. Statements about objects of a database are in `object_statements` and `security_statements`."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class InstanceScriptTarget:
         self.current = current
 
     def assume_database(self, name: str) -> None:
-        """Does nothing: a missing database is an error here."""
+        """Does nothing: on an instance, a missing database is an error."""
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
         """Returns the rows of a catalog view, as of this batch."""
@@ -210,7 +210,7 @@ class InstanceScriptTarget:
         self.current = name
 
     def _existing_database(self, name: str, *, number: int = 911) -> DatabaseContext:
-        """Returns a database; raises if no database has this name."""
+        """Returns a database; raises an error if no database has this name."""
         names = self._transaction.names
         if name in self._transaction.unavailable:
             raise RefusalError(f"the database {name!r} cannot be used: {self._transaction.unavailable[name]}", number)

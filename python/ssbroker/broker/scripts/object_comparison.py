@@ -61,7 +61,7 @@ class Existing(NamedTuple):
     objects: Callable[[], Objects]
     """The objects of the database to which the statement applies."""
     now: int
-    """Microseconds since 1970."""
+    """The current time, in microseconds since 1970."""
 
 
 class UnchangeableObject(NamedTuple):
@@ -267,7 +267,7 @@ def _endpoint(
 
 
 def _as_queue(name: QueueName, settings: QueueSettings, objects: Objects) -> Iterator[Statement]:
-    """STATUS changes only if the script specifies it, so that a disabled queue stays disabled; other clauses get their defaults."""
+    """Yields the statement that makes a queue match. Omitted clauses get their defaults, except STATUS: a disabled queue stays disabled."""
     queue = _queue(objects, name)
     wanted = {
         **_QUEUE_DEFAULTS,
@@ -320,7 +320,7 @@ def _as_service(statement: statements.CreateService, objects: Objects) -> Iterat
 def _as_route(
     statement: statements.CreateRoute, annotations: Mapping[str, str], objects: Objects, now: int
 ) -> Iterator[Statement]:
-    """LIFETIME counts from the creation of the route, or from its last expiry, not from each run."""
+    """Yields the statements that make a route match. LIFETIME counts from the creation of the route or its renewal after expiry, not from each run."""
     route = objects.routes[similar_name(objects.routes, statement.name)]
     clauses = statement.clauses
     is_ended = route.lifetime is not None and route.lifetime <= now

@@ -126,12 +126,12 @@ def _change_type(connection: Connection, objects: Objects, statement: TypeStatem
 
 
 def supported_validation(name: str) -> str:
-    """Returns the validation that an instance uses for a T-SQL validation: it does not support schema collections."""
+    """Returns the validation that an instance uses for a T-SQL validation; instances do not support schema collections."""
     return "WELL_FORMED_XML" if name == "VALID_XML" else name
 
 
 def _refuse_system_name(name: str, system: Collection[str], known: Collection[str], *, kind: str) -> None:
-    """Raises if a new object has the name of a system object that the database does not list."""
+    """Raises an error if a new object has the name of a system object that the database does not list."""
     if name in system and name not in known:
         raise refusal(refusal_texts.exists(kind, name))
 
