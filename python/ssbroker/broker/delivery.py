@@ -98,7 +98,7 @@ def plan_delivery(
             found.outgoing.append(OutgoingConversation(database, sender, decision))
         else:
             destination = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
-            if destination not in explained:  # the same explanation for all conversations: there was no route to choose
+            if destination not in explained:  # one for all its conversations: there was no route to choose
                 explained[destination] = explain(router, database.name, sender, now=now)
             is_mirror = decision.reason == "sender_disabled" and database.objects().broker.mirroring_role == "mirror"
             why = (

@@ -330,7 +330,7 @@ class Instance:
             create: Whether a queue that does not exist is created, as in `Database.queue`.
 
         Returns:
-            The queue.
+            The work queue.
 
         Raises:
             BrokerError: The queue cannot be created, or does not exist, as in `Database.queue`.
@@ -359,7 +359,7 @@ class Instance:
     def attach_database(
         self, name: str, file: str | os.PathLike[str], *, option: BrokerOption | None = None
     ) -> Database:
-        """Attaches a database file: that of a detached database, or a copy, such as a backup.
+        """Attaches a database file: the file of a detached database, or a copy such as a backup.
 
         The database keeps its broker id unless `option` is `NEW_BROKER`.
 
@@ -369,8 +369,8 @@ class Instance:
             option: The broker option to apply, as in `Database.set_broker`; None keeps the state of the broker.
 
         Returns:
-            The attached database. Its broker is disabled if another database is enabled with the same broker id, unless `option` is
-            `NEW_BROKER`.
+            The attached database. Its broker is disabled if another database of the instance is enabled with the same broker id, unless
+            `option` is `NEW_BROKER`.
 
         Raises:
             BrokerError: The name already exists (1801), the file is not a database file (5171), or it is already attached (5120).
@@ -379,7 +379,7 @@ class Instance:
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Warns:
-            BrokerWarning: The broker is disabled, because another database is enabled with the same broker id (9773).
+            BrokerWarning: The broker is disabled, because another database of the instance is enabled with the same broker id (9773).
 
         Examples:
             >>> import tempfile
@@ -468,7 +468,7 @@ class Instance:
             lenient: Whether to skip statements that T-SQL does not have, and to accept a script without any statement about Service Broker.
 
         Raises:
-            DdlError: A statement is rejected or has a syntax error, with line and error number. Its batch has changed nothing.
+            DdlError: A statement is rejected or has a syntax error; the error states the line and the error number. The batch has changed nothing.
             OptionError: `ddl` is not a string (to run a file, pass its text), or `variables` or `lenient` is not valid.
             StorageError: A file cannot be written, or stays locked by another process for longer than `lock_timeout` (`LockTimeoutError`).
 
@@ -650,13 +650,13 @@ class Instance:
     def run_due(self, now: datetime | None = None) -> datetime | None:
         """Does all work that is due: deliveries, timers, lifetimes, activation, and, while the instance is served, sending to other instances.
 
-        With `background=True`, background threads do this; otherwise, call it yourself.
+        With `background=True`, background threads do this work; otherwise, call the method yourself.
 
         Args:
             now: The current time; None means the time of the instance's clock. A datetime must have a time zone.
 
         Returns:
-            The next known time, in UTC, at which something is due; None if there is none.
+            The next known time, in UTC, at which work is due; None if no such time is known.
 
         Raises:
             OptionError: `now` is not a datetime.
@@ -760,7 +760,7 @@ class Instance:
         self._server = server
 
     def stop_workers(self) -> None:
-        """Lets the workers of this process finish their jobs and stop: from now on, `take` returns a false job, even if it is already waiting.
+        """Lets the workers of this process finish their jobs and stop: jobs that wait for a message stop waiting, and new jobs take no messages.
 
         `WorkQueue.run_worker` and `WorkQueue.arun_worker` then return. Running jobs are not affected. The method returns immediately, so
         a signal handler may call it: `signal.signal(signal.SIGTERM, lambda *_: instance.stop_workers())`.
@@ -804,7 +804,7 @@ class Instance:
             return database
 
     def __reduce__(self) -> NoReturn:
-        """Refuses to pickle or copy: an instance holds open files, locks and threads of this process.
+        """Refuses to be pickled or copied: an instance holds open files, locks and threads of this process.
 
         Raises:
             TypeError: Always.

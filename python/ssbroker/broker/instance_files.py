@@ -89,7 +89,7 @@ def lost_msdb_problem(path: Path, *, lock_timeout: float, vfs: str | None) -> st
     """Returns what to do if the folder contains databases of an instance whose msdb is missing; otherwise None."""
     try:
         others = sorted(each.name for each in path.parent.iterdir() if each.suffix == ".sqlite" and each != path)
-    except OSError:  # missing, or inaccessible; creating msdb reports the latter
+    except OSError:  # the folder is missing or inaccessible; creating msdb reports the latter
         return None
     attached = [name for name in others if _is_attached(path.with_name(name), lock_timeout=lock_timeout, vfs=vfs)]
     if not attached or not _is_lost(path):  # another process may have created the instance meanwhile
@@ -127,17 +127,17 @@ def _is_attached(path: Path, *, lock_timeout: float, vfs: str | None) -> bool:
 def create_msdb_if_missing(
     path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
 ) -> DatabaseFile | None:
-    """Creates the msdb file as `create_msdb` does; returns None if it exists. If several processes try, one creates it."""
+    """Creates the msdb file as `create_msdb` does; returns None if the file exists. If several processes do so at the same time, one creates it."""
     try:
         return create_msdb(path, name=name, random=random, lock_timeout=lock_timeout, vfs=vfs)
     except BrokerError:
         if _is_lost(path):
             raise
-        return None  # opening the file reports if it is damaged
+        return None  # a damaged file is reported when it is opened
 
 
 def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFile:
-    """Opens the msdb file, or raises if the folder is not an instance."""
+    """Opens the msdb file, or raises an error if the folder contains no instance."""
     try:
         return DatabaseFile.open(path, database_registry.MSDB_MIGRATIONS, lock_timeout=lock_timeout, vfs=vfs)
     except StorageError as error:
@@ -157,7 +157,7 @@ def create_database(
 ) -> DatabaseFile:
     """Creates the file of a database in the instance folder."""
     listed = {row.file for row in database_registry.load(listing)}
-    with instance.msdb.file.read() as committed:  # includes databases that this change drops
+    with instance.msdb.file.read() as committed:  # still lists databases that the transaction drops
         listed |= {row.file for row in database_registry.load(committed)}
     path = next(
         instance.folder / candidate
@@ -210,7 +210,7 @@ def remove_dropped(
 ) -> None:
     """Removes the files of a dropped database, unless a new database uses them already.
 
-    If they cannot be removed now, the next CREATE DATABASE with this name removes them.
+    If the files cannot be removed now, the next CREATE DATABASE with the name of the dropped database removes them.
     """
     try:
         with msdb.write() as listing:
@@ -221,7 +221,7 @@ def remove_dropped(
 
 
 def _is_leftover(instance: InstanceContext, path: Path) -> bool:
-    """Returns whether an unlisted file can be removed: it was dropped, or a crash interrupted its creation."""
+    """Returns whether an unlisted file can be removed, because its database was dropped or a crash interrupted its creation."""
     try:
         file = DatabaseFile.open(path, DATABASE, lock_timeout=instance.lock_timeout, vfs=instance.vfs)
     except StorageError:

@@ -105,7 +105,7 @@ class InstanceTransaction:
             file_ownership.record_owner(connection, ownership.owner(path))
 
     def work(self, database: DatabaseContext) -> Work:
-        """Returns the work of a database, whose effects are announced after the commit."""
+        """Returns the started transaction of a database, whose effects are announced after the commit."""
         effects = self._effects.setdefault(database, Effects(log=self._instance.events))
         return Work(database, self.connection(database), effects)
 
@@ -175,7 +175,7 @@ class InstanceTransaction:
         """Removes an unusable database from the registry; leaves its file unchanged.
 
         If the database is dropped and its file is missing from the instance folder, the commit deletes the log of the file, which SQLite
-        would apply to another file with this name, such as a backup.
+        would apply to another file with the same name, such as a backup.
         """
         row = database_registry.by_name(self.listing(), name)
         if row is None:
@@ -243,11 +243,11 @@ class InstanceTransaction:
             if is_dropped:
                 remove_dropped(self._instance, self._msdb.file, database.file.path)
         for path in self._dropped_files:
-            if is_missing(path):  # a file that has been copied there since then is not removed
+            if is_missing(path):  # otherwise, a file has been copied there meanwhile, and the log may belong to it
                 remove_dropped(self._instance, self._msdb.file, path, remove=remove_log)
 
     def _checkpoint(self, database: DatabaseContext) -> None:
-        """Moves the WAL of a detached database into the database file; warns if another process prevents this."""
+        """Moves the WAL of a detached database into the database file; warns if this fails, for example because another process reads the file."""
         try:
             database.file.checkpoint()
         except StorageError as error:  # the database is detached anyway

@@ -266,7 +266,7 @@ class Job:
         return _JobTransaction(self._context, self)
 
     def extend(self, lease: float) -> None:
-        """Extends the lease, in a separate transaction. Another thread may call this, to keep the lease during one long step.
+        """Extends the lease, in a separate transaction. Another thread may call this method, to keep the lease during one long step.
 
         Args:
             lease: Seconds from now after which the lease ends.
@@ -376,11 +376,11 @@ class Job:
     def fail(self, reason: str = _JOB_FAILED) -> None:
         """Ends the job as if it had failed five times: its messages are moved to another queue, or the queue is disabled.
 
-        The queue's option `on_poison` determines which. Without poison message handling, the messages return to the queue.
+        The queue's option `on_poison` determines which of the two happens. Without poison message handling, the messages return to the queue.
 
         Args:
-            reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`: its first 2,000 characters, or `the job failed`
-                if it is empty, as the text of some exceptions is.
+            reason: The error to record, which `sys.dm_broker_failures` and `ssbroker status` show; only its first 2,000 characters are
+                stored. For an empty text, such as that of some exceptions, `the job failed` is recorded.
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
@@ -406,15 +406,15 @@ class Job:
         retry_after = self._retry_microseconds()
         with database_transaction(self._context) as work:
             leasing.fail_for_good(work, self._held_lease(), reason, retry_after=retry_after)
-            self._stop_heartbeat()  # before the commit, after which it could extend the lease
+            self._stop_heartbeat()  # before the commit: the heartbeat could extend the lease afterwards
         self._ended_with("fail", reason)
 
     async def afail(self, reason: str = _JOB_FAILED) -> None:
         """Ends the job as if it had failed five times, as `fail` does, without blocking the event loop.
 
         Args:
-            reason: The error to record, in `sys.dm_broker_failures` and `ssbroker status`: its first 2,000 characters, or `the job failed`
-                if it is empty, as the text of some exceptions is.
+            reason: The error to record, which `sys.dm_broker_failures` and `ssbroker status` show; only its first 2,000 characters are
+                stored. For an empty text, such as that of some exceptions, `the job failed` is recorded.
 
         Raises:
             LeaseLostError: The lease ended and another receiver took the messages.
@@ -502,7 +502,7 @@ class Job:
         leasing.acknowledge(work, self._held_lease(), [message.queuing_order for message in self._messages])
 
     def _give_back(self, error: BaseException | None = None) -> None:
-        """Ends the lease if it still holds, and counts an error. If this fails, the failure is only logged, because the caller raises its own error."""
+        """Ends the lease if this job still has it, and counts an error as a failure. If that fails, it is only logged: the caller raises its own error."""
         self._ended_with("give back")
         # An interrupt, or the end of the program, says nothing about the messages.
         failed_with = error if isinstance(error, Exception) else None
@@ -523,7 +523,7 @@ class Job:
                 self._outcome(outcome, failed_with)
 
     def _retry_microseconds(self) -> int:
-        """Returns how long the messages wait after a failure. An error in the application's function is logged, and the default is used."""
+        """Returns how long the messages wait after a failure. An error in the application's `retry_after` function is logged, and the default is used."""
         failures = self._held_lease().failures + 1
         try:
             seconds = delay_after(self._retry_after, failures)
@@ -551,7 +551,7 @@ class Job:
         return self._lease
 
     def __reduce__(self) -> NoReturn:
-        """Refuses to pickle or copy: a job belongs to this process.
+        """Refuses to be pickled or copied: a job belongs to this process.
 
         Raises:
             TypeError: Always.
@@ -611,4 +611,4 @@ class _JobTransaction(Transaction):
         if error is None:
             self._job._ended_with("acknowledge")  # noqa: SLF001
         elif isinstance(error, LeaseLostError):
-            self._job._give_back()  # noqa: SLF001  # other messages of the group
+            self._job._give_back()  # noqa: SLF001  # the other messages of the group can then be received

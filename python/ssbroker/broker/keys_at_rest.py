@@ -39,7 +39,7 @@ class KeyEncryption:
         return MasterKey(keys.seal_with_password(key, password), self._encrypt_with_service_key(key))
 
     def reopen(self, master_key: MasterKey, password: str) -> MasterKey:
-        """Returns a master key that this instance can open without the password."""
+        """Returns the same master key, encrypted so that this instance can open it without the password."""
         key = keys.open_with_password(master_key.by_password, password)
         if key is None:
             raise refusal(refusal_texts.wrong_master_key_password(), 15313)
@@ -62,7 +62,7 @@ class KeyEncryption:
         return keys.seal_with_key(key, private_key, purpose=_PRIVATE_KEY + fingerprint)
 
     def private_key(self, security: Security, certificate: Certificate) -> bytes | None:
-        """Returns the decrypted private key of a certificate; None if there is none, or the master key is not open."""
+        """Returns the decrypted private key of a certificate; None if the certificate has no private key, or the master key is not open."""
         key = None if certificate.private_key is None else self.master_key(security)
         if key is None or certificate.private_key is None:
             return None
@@ -87,7 +87,7 @@ class KeyEncryption:
 
 
 def _read_service_key(folder: Path) -> bytes | None:
-    """Reads the service master key; returns None if there is none, and raises StorageError if the file is unreadable or invalid."""
+    """Reads the service master key; returns None if there is no such file, and raises StorageError if the file is unreadable or invalid."""
     path = folder / _SERVICE_KEY_FILE
     try:
         key = path.read_bytes()

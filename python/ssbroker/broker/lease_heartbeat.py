@@ -17,7 +17,7 @@ class LeaseHeartbeat:
     """A thread that extends a lease each time that a third of its duration has passed, until `stop`.
 
     It survives failures, such as lock timeouts, and ends when the lease is lost. When the process is killed, the thread ends
-    with it, and so does the lease.
+    too, so that the lease is no longer extended and ends.
 
     Args:
         database: The database of the queue.
@@ -44,7 +44,7 @@ class LeaseHeartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread, without waiting: it may wait for the write lock, which the caller may hold."""
+        """Ends the thread, without waiting for it: the thread may wait for the write lock, which the caller may hold."""
         self._stopped.set()
 
     def _run(self) -> None:

@@ -64,7 +64,7 @@ class LiveCatalog:
             return self._catalog, self._routers
 
     def _read(self) -> list[tuple[DatabaseContext, Objects]]:
-        """Reads the databases. They are read at different times, so a broker id may appear in two of them; in that case, reads all again."""
+        """Reads the databases. As they are read at different times, two may seem to be enabled with the same broker id; then reads all again."""
         for _ in range(_READ_ATTEMPTS_MAX):
             databases = self._instance.databases_list.readable()
             brokers = [objects.broker for _, objects in databases]

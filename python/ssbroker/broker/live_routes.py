@@ -69,7 +69,7 @@ class RoutedSender(Protocol):
 
 
 class RouteQuery(NamedTuple):
-    """The routing input for a sender that may have no endpoint here."""
+    """The routing input for a sender that may have no endpoint in this instance."""
 
     conversation_id: bytes
     is_initiator: bool
@@ -106,7 +106,7 @@ class LiveRoutes:
         return self._current()
 
     def local_router(self, database: str) -> Callable[[Sequence[RoutedSender]], list[bool]]:
-        """See `LocalRouting`. The function decides with the current catalog."""
+        """Implements `LocalRouting.local_router`. The returned function decides with the catalog at the time of this call."""
         cache = self._cache_for(database)
         return lambda endpoints: [
             decision.is_local and decision.target_database == database
@@ -114,7 +114,7 @@ class LiveRoutes:
         ]
 
     def _cache_for(self, database: str) -> DecisionCache:
-        """Returns the current decision cache, which must include a database."""
+        """Returns the current decision cache; raises an error if its catalog does not contain a database."""
         cache = self._current()
         if database not in cache.databases:
             self._instance.database(database)  # raises the error, unless the database is readable again
@@ -175,7 +175,7 @@ class DecisionCache:
 
 
 def decide(router: Router, database: str, endpoints: Sequence[RoutedSender], *, now: datetime) -> list[Decision]:
-    """Routes endpoints of a database."""
+    """Returns the routing decisions for sending endpoints of a database."""
     conversations = pa.RecordBatch.from_arrays(
         [
             pa.array([each.conversation_id for each in endpoints], pa.binary(16)),

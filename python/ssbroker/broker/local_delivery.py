@@ -95,7 +95,7 @@ def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[
 def _deliver_within(
     database: DatabaseContext, batches: Sequence[DeliveryBatch], *, lock_timeout: float | None = None
 ) -> list[DeliveryResult]:
-    """Delivers batches within their own database, in one transaction; returns nothing if its broker was disabled."""
+    """Delivers batches within their own database, in one transaction; returns no results if the broker of the database was disabled."""
     with database_transaction(database, lock_timeout=lock_timeout) as work:
         if not work.objects.broker.is_delivering:
             return []
@@ -115,7 +115,7 @@ def deliver_to(
     broker_instance: bytes | None,
     lock_timeout: float | None = None,
 ) -> list[DeliveryResult]:
-    """Delivers batches to another database of the instance; returns nothing if its broker was disabled or has a new broker id."""
+    """Delivers batches to another database of the instance; returns no results if the broker of that database was disabled or has a new broker id."""
     with database_transaction(target, lock_timeout=lock_timeout) as work:
         if not work.objects.broker.is_delivering or work.broker_instance != broker_instance:
             return []
@@ -123,7 +123,7 @@ def deliver_to(
 
 
 def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
-    """Removes messages from the transmission queue that another database has committed (P16). If this fails, they are sent again as duplicates."""
+    """Removes from the transmission queue the messages that another database has committed (P16). If this fails, they are sent again as duplicates."""
     with database_transaction(source) as work:
         _apply_outcomes(work, delivered, broker_instance=broker_instance)
 

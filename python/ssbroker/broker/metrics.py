@@ -150,14 +150,14 @@ class Metrics:
 
     def describe(self) -> list[Metric]:
         """Returns one metric, so that a registry refuses a second collector, and does not collect the metrics on registration."""
-        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - an optional dependency
 
         return [GaugeMetricFamily("ssbroker_open_connections", "Open connections with other instances.")]
 
     def collect(self) -> Iterator[Metric]:
         """Yields the current metrics; called by Prometheus.
 
-        Errors of the files are not raised: otherwise a registry would have no metrics at all, not even those of the application.
+        Errors in reading the files are not raised: otherwise a registry would have no metrics at all, not even those of the application.
         """
         if self._context.databases_list.is_closed:
             return
@@ -167,7 +167,7 @@ class Metrics:
 
     def _process(self) -> Iterator[Metric]:
         """Yields the metrics of this process."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - an optional dependency
 
         done = self._context.counters.counts()
         for name, help_text in counters.NAMES.items():
@@ -243,7 +243,7 @@ class Metrics:
 
     def _write_failures(self) -> Metric:
         """Returns the metric of failed writes, which does not decrease when the disk recovers."""
-        from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415 - as above
+        from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415 - an optional dependency
 
         family = CounterMetricFamily(
             "ssbroker_database_write_failures",
@@ -256,8 +256,8 @@ class Metrics:
         return family
 
     def _forwarding(self) -> Iterator[Metric]:
-        """Yields the metrics of forwarding, which counts messages itself: there are too many for events."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
+        """Yields the metrics of forwarding. Forwarding counts its messages itself, because there are too many for events."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - an optional dependency
 
         forwarding = forwarding_of(self._instance) or {}
         for name, help_text in (
@@ -274,7 +274,7 @@ class Metrics:
 
     def _databases(self) -> Iterator[Metric]:
         """Yields the metrics of the databases, including changes made by other processes."""
-        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - an optional dependency
 
         found = self._overview()
         enabled = GaugeMetricFamily(
@@ -318,7 +318,7 @@ class Metrics:
         yield from _transmission_queues(rows)
 
     def _service_label(self, row: dict[str, Any]) -> str:
-        """Returns the label for the service of a row, which stays the same for the life of the process."""
+        """Returns the label for the service of a row; the label of a service stays the same for the life of the process."""
         key = (row["database"], row["to_service_name"])
         if len(self._services) < SERVICES_MAX:
             self._services.add(key)
@@ -331,7 +331,7 @@ class Metrics:
 
 def _queue_states(rows: Rows) -> Iterator[Metric]:
     """Yields the ages of the oldest messages, and which queues poison message handling has disabled."""
-    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - an optional dependency
 
     labels = ["database", "queue"]
     age = GaugeMetricFamily(
@@ -351,7 +351,7 @@ def _queue_states(rows: Rows) -> Iterator[Metric]:
 
 def _moved(queues: Rows, moved: Rows) -> Metric:
     """Returns the metric of conversation groups that failed, by the queue in which they failed."""
-    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - an optional dependency
 
     family = GaugeMetricFamily(
         "ssbroker_queue_moved_groups",
@@ -368,7 +368,7 @@ def _moved(queues: Rows, moved: Rows) -> Metric:
 
 def _leases(rows: Rows) -> Iterator[Metric]:
     """Yields the metrics of conversation groups that are leased, wait for a retry, or have returned to the queue."""
-    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - an optional dependency
 
     for column, help_text in (
         ("groups", "Conversation groups that are leased, wait for their retry time, or were given back and are ready."),
@@ -389,7 +389,7 @@ def _leases(rows: Rows) -> Iterator[Metric]:
 
 def _transmission_queues(rows: list[dict[str, Any]]) -> Iterator[Metric]:
     """Yields the metrics of the transmission queues by error number; labels by status text would be too numerous."""
-    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - an optional dependency
 
     labels = ["database", "service", "reason"]
     messages: Counter[tuple[str, str, str]] = Counter()

@@ -115,7 +115,7 @@ def drop_contract(connection: Connection, objects: Objects, *, name: str) -> Non
 def _remove_closed_conversations(
     connection: Connection, *, by: UsageColumn, number: int, used: str, remedy: str = ""
 ) -> None:
-    """Raises if open conversations use an object to be dropped; removes its closed conversations."""
+    """Removes the closed conversations that use an object to be dropped; raises an error if open conversations use it."""
     open_count = changes.count_open_conversations(connection, column=by, object_id=number)
     if open_count:
         raise refusal(
@@ -149,7 +149,7 @@ def _validation(name: str) -> Validation:
 
 
 def queue_values(settings: QueueSettings) -> dict[str, Value]:
-    """Validates queue settings; returns those that are not None, by column name."""
+    """Validates queue settings; returns the values of those that are not None, by column name."""
     readers = settings.max_queue_readers
     if readers is not None and not 0 <= readers <= READERS_MAX:
         raise refusal(f"MAX_QUEUE_READERS = {readers} is outside the range 0 to {READERS_MAX}", 9607)
@@ -191,7 +191,7 @@ def check_on_poison(on_poison: str | None, poison_queue: str | None) -> None:
 
 
 def poison_values(objects: Objects, name: str, on_poison: str | None, poison_queue: str | None) -> dict[str, Value]:
-    """Validates the queue to which poison messages are moved, and returns its column value; returns no value without `on_poison`."""
+    """Validates the queue to which poison messages are moved, and returns the column value for it, or no value if `on_poison` is None."""
     check_on_poison(on_poison, poison_queue)
     if on_poison == "move" and poison_queue is None:
         raise OptionError('poison_queue: expected the name of a queue, because on_poison="move"; got None')
@@ -261,7 +261,7 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
             f"the queue {name!r} contains failed messages that were moved from other queues; "
             "put these messages back with requeue, or end their conversations"
         )
-    failures.forget_failure_of_queue(connection, queue.queue_id)  # another queue may get its number
+    failures.forget_failure_of_queue(connection, queue.queue_id)  # another queue may get the same id
     changes.drop(connection, "ssb_queues", queue.queue_id)
 
 
@@ -326,7 +326,7 @@ def drop_service(connection: Connection, objects: Objects, *, name: str) -> None
 
 
 def _work_queue_remedy(objects: Objects, service: Service) -> str:
-    """Returns how to drop a work queue, if the service is that of one."""
+    """Returns how to drop a work queue, if the service belongs to one; otherwise an empty string."""
     contract = objects.contracts.get(WORK_QUEUE_CONTRACT)
     if contract is None or contract.service_contract_id not in service.contracts:
         return ""
@@ -420,7 +420,7 @@ def alter_route(connection: Connection, objects: Objects, *, name: str, clauses:
 def annotate(
     connection: Connection, objects: Objects, *, name: str, lifetime: int | None, route_id: int | None
 ) -> None:
-    """Sets the exact expiry time and id of a route from annotations; `objects` must include a new route."""
+    """Sets the exact expiry time and id of a route from annotations; `objects` must include the route, even if it is new."""
     number = objects.routes[name].route_id
     if route_id is not None and route_id != number and changes.has_route(connection, route_id=route_id):
         raise refusal(f"the database already has a route with the id {route_id}")

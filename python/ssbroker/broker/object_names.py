@@ -23,7 +23,7 @@ Found = TypeVar("Found")
 
 
 def existing(objects: Mapping[Key, Found], key: Key, *, kind: str, database: str | None = None) -> Found:
-    """Returns an object by its key, or raises error 15151, which names the database if it is passed.
+    """Returns an object by its key, or raises error 15151, which names `database` if it is passed.
 
     Raises `SchemaError` if the key is not a name.
     """
@@ -39,7 +39,7 @@ def existing(objects: Mapping[Key, Found], key: Key, *, kind: str, database: str
 
 
 def check_not_existing(objects: Mapping[Key, object], key: Key, *, kind: str, number: int | None = None) -> None:
-    """Raises if an object with this key exists."""
+    """Raises an error if an object with this key exists."""
     if key in objects:
         raise refusal(refusal_texts.exists(kind, _display_name(key)), number)
 
@@ -49,7 +49,7 @@ def _display_name(key: object) -> str:
 
 
 def check_object_name(name: str) -> None:
-    """Raises if a name is not valid: empty (1038), or longer than 128 characters (103)."""
+    """Raises an error if a name is not valid: empty (1038), or longer than 128 characters (103)."""
     given: object = name
     if not isinstance(given, str):
         raise refusal(f"{given!r:.80} is not a valid name; expected a string")
@@ -112,12 +112,12 @@ def _unquoted(part: str) -> str:
 
 
 def similar_name(known: Iterable[str], name: str) -> str:
-    """Returns the name of the object that a script refers to; the case may differ."""
+    """Returns the known name that equals a name in a script, if case is ignored; without such a name, returns the name itself."""
     return find_name(name, known) or name
 
 
 def similar_user(objects: Objects, name: str) -> str:
-    """Returns the user with this name, ignoring case."""
+    """Returns the name of the user that a script refers to; the case may differ."""
     return similar_name(objects.security.principals, name)
 
 
@@ -131,7 +131,7 @@ def similar_queue(objects: Objects, queue: QueueName) -> tuple[str, str]:
 
 
 def check_not_similar(known: Iterable[str], name: str, *, kind: str, number: int | None = None) -> None:
-    """Raises if there is an object with this name, or with a name that differs only in case."""
+    """Raises an error if there is an object with this name, or with a name that differs only in case."""
     found = find_name(name, known)
     if found is not None:
         if found == name:

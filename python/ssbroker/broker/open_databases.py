@@ -115,7 +115,7 @@ class Databases:
                 self._is_refreshing = False
 
     def _refresh(self) -> dict[str, DatabaseContext]:
-        """Reads the registry if it has changed, with the lock held."""
+        """Reads the registry if it has changed; the caller holds the lock of this object."""
         if self._version is not None and self._msdb.query(database_registry.version_of) == self._version:
             return self._by_name
         with self._msdb.read() as connection:
@@ -147,7 +147,7 @@ class Databases:
         return self._by_name
 
     def unavailable(self) -> dict[str, StorageError]:
-        """Returns why the files of listed databases cannot be used, by name."""
+        """Returns the errors of the listed databases whose files cannot be used, by database name."""
         self.check()
         with self._guard:
             self.all()

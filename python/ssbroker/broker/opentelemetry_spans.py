@@ -26,7 +26,7 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
     """Traces an instance with OpenTelemetry: a span for each SEND, each RECEIVE that returned messages, and each job.
 
     The span of a job is the current span while the job runs. If there is no current span, a new span belongs to the
-    trace of its conversation, whose trace id is the conversation id. The spans of both sides are therefore connected,
+    trace of its conversation, whose trace id is the conversation id. The spans of both endpoints are therefore connected,
     in all processes and instances, although messages carry no trace context. A send within another trace also adds a
     span `create` to the conversation's trace; that span links to the send. Tracing makes sends slower, because it
     disables their fast path.
@@ -117,8 +117,8 @@ class Traces:
     def _sent(self, event: Event) -> None:
         """Adds the span of a SEND, after its commit, in the sending thread.
 
-        In the trace of the conversation, one span represents the message, so that the spans that receive it have a
-        parent: this span, or, if it belongs to another trace, a span `create` that links to it.
+        In the trace of the conversation, one span represents the message, so that the spans of its receivers have a
+        parent: the span of the SEND, or, if that span belongs to another trace, a span `create` that links to it.
         """
         if not isinstance(event, ConversationEvent) or event.step is not ConversationStep.SEND_MESSAGE:
             return
@@ -201,7 +201,7 @@ class Traces:
 
 
 class _MessageIds:
-    """Generates the ids of an SDK's tracer; they can be replaced by the ids of a message, which the API does not allow."""
+    """Generates the ids of an SDK's tracer; the ids of a message can replace them, for which the API of OpenTelemetry has no function."""
 
     def __init__(self, generator: Any) -> None:
         self._generator: Final = generator
@@ -217,12 +217,12 @@ class _MessageIds:
             self._thread.context = None
 
     def generate_trace_id(self) -> int:
-        """Returns the trace id of a new root span; the SDK calls it."""
+        """Returns the trace id of a new root span; the SDK calls this method."""
         context: SpanContext | None = getattr(self._thread, "context", None)
         return int(self._generator.generate_trace_id() if context is None else context.trace_id)
 
     def generate_span_id(self) -> int:
-        """Returns the id of a new span; the SDK calls it."""
+        """Returns the id of a new span; the SDK calls this method."""
         context: SpanContext | None = getattr(self._thread, "context", None)
         return int(self._generator.generate_span_id() if context is None else context.span_id)
 
@@ -231,7 +231,7 @@ class _MessageIds:
 
 
 def _ids_of(tracer: Any) -> _MessageIds | None:
-    """Makes the ids of a tracer replaceable; None if the tracer does not come from an SDK with such a generator."""
+    """Makes the ids of a tracer replaceable; returns None if the tracer does not come from an SDK with an id generator."""
     generator = getattr(tracer, "id_generator", None)
     if generator is None or isinstance(generator, _MessageIds):
         return generator

@@ -33,7 +33,8 @@ DatabaseQueue: TypeAlias = tuple[str, str]
 def overview_of(instance: Instance) -> dict[str, Any]:
     """Returns the databases, queues, failed messages, leases, conversations by state, transmission queues, and serving process of an instance, ready for JSON.
 
-    A database that cannot be read is SUSPECT, with its problem, and contributes no counts. A database that this process could not write recently, or whose disk is almost full, has a problem, too.
+    A database that cannot be read has the state SUSPECT and a `problem`, and contributes no counts. A database that this process could not write
+    recently, or whose disk is almost full, also has a `problem`.
     """
     counted: dict[str, Rows] = {"queues": [], "moved": [], "leases": [], "conversations": [], "transmission_queue": []}
     listed = database_context(instance.msdb).instance.databases_list
@@ -68,7 +69,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
 
 
 def forwarding_of(instance: Instance) -> dict[str, int] | None:
-    """Returns the messages and bytes that this process has forwarded, has dropped, and still has to forward; None if it does not serve."""
+    """Returns the messages and bytes that this process has forwarded, has dropped, and still has to forward; None if it does not serve the instance."""
     server = instance.server  # another thread may end serving
     if server is None:
         return None

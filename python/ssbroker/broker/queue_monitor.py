@@ -28,7 +28,7 @@ class MonitorInput(StrEnum):
     """The inputs of a queue monitor."""
 
     RESET = "RESET"
-    """The requested readers have changed; earlier readers are not waited for."""
+    """The requested readers have changed; the monitor no longer waits for the first RECEIVE of a reader that was started before."""
     STARTED = "STARTED"
     """A reader was started."""
     RECEIVED = "RECEIVED"
@@ -102,13 +102,13 @@ class QueueMonitor:
         )
 
     def next_check(self, *, now: int) -> int:
-        """Returns the time of the next check."""
+        """Returns when to check again whether the queue needs a reader."""
         if self._held_until is not None and self._is_held(now=now):
             return self._held_until
         return now + CHECK_EVERY
 
     def reset(self, *, max_queue_readers: int) -> None:
-        """Changes the requested readers; forgets earlier failures, but still counts running readers."""
+        """Changes the requested readers; forgets earlier readers without progress, but still counts running readers."""
         self.max_queue_readers = max_queue_readers
         self._readers_without_progress, self._held_until = 0, None
         self._apply(MonitorInput.RESET)

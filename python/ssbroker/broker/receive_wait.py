@@ -23,10 +23,10 @@ class ReceiveWait:
         database: The database.
         queue: The schema and name of the queue.
         deadline: When the wait ends, by the clock of `time.monotonic`; None means never.
-        named: The request, if it names a conversation or group; only its messages end the wait.
+        named: The request, if it names a conversation or group; then only messages of that conversation or group end the wait.
 
     Attributes:
-        empty_queue_id: The queue, if a check has found no message that can be received.
+        empty_queue_id: The id of the queue, if a check has found no message that can be received; otherwise None.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class ConnectionGuard:
                 f"PRAGMA {version['name'].lower()} cannot be set, because ssbroker keeps the version of its own tables in it; "
                 "keep the version of your tables in a table"
             )
-        table = _TABLE_STATEMENT.match(sql) if "ssb_" in sql.lower() else None  # the search is much faster
+        table = _TABLE_STATEMENT.match(sql) if "ssb_" in sql.lower() else None  # the search for "ssb_" is much faster
         if table is not None:
             raise BrokerError(
                 f"{sql.strip()!r:.80} is not allowed: names that begin with 'ssb_', such as {table['name']!r}, belong to ssbroker; "
@@ -97,7 +97,7 @@ class ReadOnlyGuard(ConnectionGuard):
 
     Args:
         connection: The connection.
-        check: Raises if the connection cannot be used in this process.
+        check: Raises an error if the connection cannot be used in this process.
     """
 
     def __init__(self, connection: Connection, *, check: Callable[[], None]) -> None:

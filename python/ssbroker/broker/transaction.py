@@ -45,9 +45,9 @@ COUNT_MAX: Final = 2**63 - 1
 class Transaction:
     """A transaction of one database, for use in a `with` block: `with database.transaction() as t:`.
 
-    The transaction takes the write lock of the database file at its first use, not when the block is entered; that call
-    raises `LockTimeoutError` if other writers hold the lock for longer than `lock_timeout`. The transaction commits at
-    the end of the block, and rolls back if the block raises an exception. A call that raises `BrokerError` changes
+    The transaction takes the write lock of the database file at its first use, not when the block is entered; the first
+    call raises `LockTimeoutError` if other writers hold the lock for longer than `lock_timeout`. The transaction commits
+    at the end of the block, and rolls back if the block raises an exception. A call that raises `BrokerError` changes
     nothing, and the transaction can continue. Use a transaction from one thread at a time.
 
     In a coroutine, use `async with`: entering waits for the write lock, and leaving commits, without blocking the event loop.
@@ -135,8 +135,8 @@ class Transaction:
     def connection(self) -> Connection:
         """An `apsw.Connection` within this transaction, for the application's own tables in the database file.
 
-        What you set on it, such as `row_trace`, ends with the transaction. It applies to your statements only; hooks of SQLite itself, such
-        as an authorizer, apply to all statements of the transaction.
+        Settings of the connection, such as a `row_trace`, end with the transaction, and apply to your statements only; hooks of SQLite
+        itself, such as an authorizer, apply to all statements of the transaction.
         """
         self._begin()
         connection = self._session.begin()
@@ -292,7 +292,7 @@ class Transaction:
         conversation_handle: Guid | None = None,
         conversation_group_id: Guid | None = None,
     ) -> pa.Table:
-        """Receives messages from a queue and removes them from it.
+        """Receives messages from a queue and removes them from the queue.
 
         Receives messages of one conversation group: of the groups with the highest priority, the group that has waited longest.
 
@@ -429,7 +429,7 @@ class Transaction:
                 return None
 
     def end_conversation(self, dialog: Guid, *, error: tuple[int, str] | None = None, cleanup: bool = False) -> None:
-        """Ends one side of a conversation, and removes its unread messages from the queue.
+        """Ends one side of a conversation, and removes the unread messages of that side from the queue.
 
         Args:
             dialog: The conversation handle of the endpoint to end.
@@ -469,7 +469,7 @@ class Transaction:
         """Moves a conversation to another conversation group on the same queue.
 
         Args:
-            dialog: The conversation handle of this endpoint.
+            dialog: The conversation handle of the endpoint to move.
             group: The id of the target conversation group, which must exist.
 
         Raises:
@@ -493,10 +493,10 @@ class Transaction:
             dialog_lifecycle.move_to_group(work, _endpoint(work, dialog), guid_bytes(group, name="group"))
 
     def begin_conversation_timer(self, dialog: Guid, timeout: int) -> None:
-        """Starts a timer that puts a DialogTimer message into the queue of this endpoint; replaces an earlier timer.
+        """Starts a timer that puts a DialogTimer message into the queue of an endpoint; replaces an earlier timer of the endpoint.
 
         Args:
-            dialog: The conversation handle of this endpoint.
+            dialog: The conversation handle of the endpoint.
             timeout: Seconds until the message arrives, an integer from 1 to 2,147,483,647.
 
         Raises:
@@ -519,10 +519,10 @@ class Transaction:
             dialog_lifecycle.set_timer(work, _endpoint(work, dialog), timeout)
 
     def transmission_status(self, dialog: Guid) -> str:
-        """Returns why messages of a conversation wait in the transmission queue, and how to fix it.
+        """Returns why messages of a conversation wait in the transmission queue, and how to fix the problem.
 
         Args:
-            dialog: The conversation handle of this endpoint.
+            dialog: The conversation handle of the sending endpoint.
 
         Returns:
             One or more sentences; an empty string if no problem is known.
@@ -547,7 +547,7 @@ class Transaction:
             return _endpoint(work, dialog).transmission_status
 
     def __reduce__(self) -> NoReturn:
-        """Refuses to pickle or copy: a transaction holds an open file and a lock of this process.
+        """Refuses to be pickled or copied: a transaction holds an open file and a lock of this process.
 
         Raises:
             TypeError: Always.
@@ -619,7 +619,7 @@ class Transaction:
         """Rolls back after a call that failed midway, and raises its error."""
         self._is_broken = True
         if isinstance(error, SystemError) and error.__cause__ is not None:
-            error = error.__cause__  # of a hook that the application has set, during a native call
+            error = error.__cause__  # the error of a hook of the application, raised during a native call
         self._session.end()
         self._roll_back_and_release()
         try:

@@ -139,7 +139,7 @@ def emit_group_event(work: Work, group: bytes, step: GroupStep) -> None:
 
 
 def emit_undeliverable_event(work: Work, conversation_id: bytes, *, number: int, error: int, text: str) -> None:
-    """Emits an event about a message that cannot be delivered to any conversation here."""
+    """Emits an event about a message that cannot be delivered to any conversation of this database."""
     if work.effects.wants(MessageUndeliverable):
         work.effects.events.append(
             MessageUndeliverable(

@@ -485,7 +485,7 @@ def last_queuing_order(database: DatabaseContext) -> int:
 
 
 def read_slice(database: DatabaseContext, name: str, span: tuple[int, int] | None, columns: Sequence[str]) -> pa.Table:
-    """Returns the rows of a slice."""
+    """Returns the rows of a slice of a queue or the transmission queue."""
     schema = DATABASE_VIEWS[TRANSMISSION_QUEUE] if name == TRANSMISSION_QUEUE else QUEUE
     stored = [column for column in columns if column != DATABASE.name]
     with database.file.read() as connection:

@@ -37,7 +37,7 @@ from ssbroker.store.sqlite import Connection
 Codec = Literal["json"]
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 CLEARED_MAX: Final = 10_000
-"""The number of messages that `WorkQueue.clear` removes in one transaction."""
+"""The maximum number of messages that `WorkQueue.clear` removes in one transaction."""
 
 
 class WorkQueue:
@@ -124,7 +124,7 @@ class WorkQueue:
             codec: `json` encodes the object as JSON; `Job.value` decodes it. With None, `body` must be bytes.
             at: The earliest time at which a worker gets the message, or a delay from now; None means now. A datetime must have a time zone.
             transaction: An open transaction of the same database, such as `Job.transaction` of another job: the message
-                is added when it commits. None adds it immediately, in a separate transaction.
+                is added when that transaction commits. None adds it immediately, in a separate transaction.
 
         Returns:
             The conversation id of the message, for `cancel`. In the job, it is `job.message.conversation_id`.
@@ -219,16 +219,16 @@ class WorkQueue:
         After an exception in the block, the message waits for the time that `retry_after` of `Instance.queue` or
         `Database.queue` sets; in the meantime, workers get other messages.
 
-        A job gets no system messages: after EndDialog or Error, `take` ends its side of the conversation, and it
-        removes DialogTimer messages.
+        A job gets no system messages: after an EndDialog or Error message, `take` ends the receiving side of the
+        conversation, and it removes DialogTimer messages.
 
         Args:
             lease: Seconds after which other workers may take the message, unless the job has ended or extended its lease.
             timeout: Seconds to wait for a message; None waits until one arrives, `Instance.stop_workers` is called or the instance is closed.
-            heartbeat: Whether a thread extends the lease while the block runs, so that only the end of the process ends it.
+            heartbeat: Whether a thread extends the lease while the block runs, so that the lease ends early only if the process ends.
 
         Returns:
-            The job, for one `with` block. It is false if no message arrived.
+            The job, for one `with` block; `bool(job)` is false if no message arrived.
 
         Raises:
             BrokerError: When the block is entered: the queue is disabled (9617).
@@ -268,7 +268,7 @@ class WorkQueue:
         worker takes the next job. If jobs cannot be taken, because the queue is disabled or the database cannot be used, the worker logs this
         and tries again after 1, 2 and 4 seconds, and then every 5 seconds. The method also returns if the instance is closed.
 
-        To process several jobs at the same time, call it in several threads or processes.
+        To process several jobs at the same time, call the method in several threads or processes.
 
         Args:
             function: A function that takes the job, as in the block of `take`.
@@ -443,7 +443,7 @@ class WorkQueue:
         """
         self._reject_open_block("clear the queue before or after the block")
         removed = last = 0
-        end: int | None = None  # the last of the messages that are in the queue now
+        end: int | None = None  # the number of the last message that is in the queue when the method is called
         while True:
             with Transaction(self._context) as transaction, work_of(transaction) as work:
                 queue_id = self._queue(work.objects).queue_id
@@ -460,7 +460,7 @@ class WorkQueue:
     def drop(self) -> None:
         """Removes the queue and its service, with all messages that `put` has added, including those that were moved after failures.
 
-        The queue for these, `NAME_failed`, is removed too, unless something else uses it.
+        The queue `NAME_failed`, to which failed messages are moved by default, is removed too, unless something else uses it.
 
         Raises:
             BrokerError: Other conversations use the service, another queue moves failed messages to this queue, or this
@@ -566,7 +566,7 @@ class WorkQueue:
         )
 
     def _check_unused(self, queue: Queue, objects: Objects) -> None:
-        """Raises if another service has the queue: its conversations would become jobs, and jobs would reach its receivers."""
+        """Raises an error if another service uses the queue: messages sent to that service would be taken as jobs, and its receivers would get jobs."""
         users = objects.services_of(queue)
         if users and all(service.name != self._service for service in users):
             raise BrokerError(
@@ -575,7 +575,7 @@ class WorkQueue:
             )
 
     def _check_default_poison_queue(self, objects: Objects) -> None:
-        """Raises if the queue named after this one processes messages of its own."""
+        """Raises an error if the default poison queue of this queue has a service, and thus receives messages of its own."""
         queue = objects.queues.get(queue_key(self._default_poison_queue))
         users = () if queue is None else objects.services_of(queue)
         if users:
@@ -652,7 +652,7 @@ class WorkQueue:
         return FirstMessage(endpoint.conversation_id, None if target is None else target.conversation_group_id)
 
     def __reduce__(self) -> NoReturn:
-        """Refuses to pickle or copy: a queue belongs to an open instance of this process.
+        """Refuses to be pickled or copied: a queue belongs to an open instance of this process.
 
         Raises:
             TypeError: Always.
@@ -675,7 +675,7 @@ def _poison_handling(objects: Objects, queue: Queue) -> str:
 
 
 def _check_case(objects: Objects, name: str) -> None:
-    """Raises if the name of a new queue differs from an existing one only in case: after a typo, producers and workers would use different queues."""
+    """Raises an error if the name of a new queue differs from an existing one only in case: after a typo, producers and workers would use different queues."""
     schema, unqualified = queue_key(name)
     similar = similar_queue(objects, QueueName(None, schema, unqualified))
     if similar in objects.queues:

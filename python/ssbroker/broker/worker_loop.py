@@ -15,7 +15,7 @@ from ssbroker.exceptions import BrokerError, LeaseLostError, OptionError, Storag
 from ssbroker.protocol.broker_errors import RECEIVE_DISABLED
 
 _LONGEST_PAUSE: Final = 5.0
-"""Seconds; `Instance.stop_workers` does not end a pause."""
+"""The longest pause after a failure to take a job, in seconds; `Instance.stop_workers` does not end a pause."""
 
 
 def run(database: DatabaseContext, take: Callable[[], Job], function: Callable[[Job], object]) -> None:
@@ -78,10 +78,10 @@ class _Failures:
         self._pause = 1.0
 
     def pause_after(self, error: Exception, job: Job) -> float | None:
-        """Returns the seconds until the worker takes the next job; None if it ends, because the instance is closed.
+        """Returns the seconds until the worker takes the next job; None if the worker ends, because the instance is closed.
 
-        A failed attempt has been logged as `JobFailed`. Without a job, `take` has failed: the worker waits until the database can be used
-        and the queue is enabled again.
+        The failure of a job has already been logged as the event `JobFailed`. If `job` has no messages, taking it has failed: the worker
+        tries again until the database can be used and the queue is enabled again.
 
         Raises:
             Exception: The error, if no later attempt can succeed, for example because the queue was dropped.

@@ -132,7 +132,7 @@ class WorkerThread:
                 due = self._work()
                 failures = 0
             except (Exception, SystemExit) as error:  # a subscriber may call sys.exit
-                if self._is_closed:  # closed without waiting for this call: its files are closed
+                if self._is_closed:  # `close` has not waited for this call, so the files are closed already
                     return
                 with print_logging_errors():
                     if isinstance(error, SsbrokerError):  # its text says what to do
