@@ -1,4 +1,4 @@
-"""The waits between retries, and a clock for them that is never set back."""
+"""The waits between retries, and a clock for these waits that is never set back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RETRY_WAITS: Final = tuple(seconds * SECOND for seconds in (4, 8, 16, 32, 64))
 """The waits between retries; the last wait repeats."""
 
 JITTER: Final = 0.125
-"""The maximum deviation of a wait, up or down. Without it, an outage in step with the waits would starve a dialog forever."""
+"""The maximum deviation of a wait, up or down, as a part of the wait. Without jitter, outages in step with the waits could starve a dialog forever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Backoff:
 
 
 class MonotonicClock:
-    """Keeps counting when the wall clock is set back, so that this delays no retry.
+    """A clock that keeps counting when the wall clock is set back, so that no retry is delayed.
 
     Examples:
         >>> clock = MonotonicClock()

@@ -19,7 +19,7 @@ from ssbroker.protocol.storage import MESSAGES, STORED_FRAGMENTS, DialogStorage,
 from ssbroker.reassembly import Reassembler
 
 Rejected: TypeAlias = dict[int, tuple[OpenedFragment, str]]
-"""Rejected fragments and the reasons, by `id`."""
+"""Rejected fragments and the reasons, by the `id` of the fragment object."""
 
 _DIGEST: Final = STORED_FRAGMENTS.get_field_index("fragment_signature")
 _POSITION: Final = ("conversation_id", "is_initiator", "message_sequence_number", "fragment_number")
@@ -70,7 +70,7 @@ class ReassemblyPush:
         )
 
     def push_stored(self, table: pa.Table) -> None:
-        """Adds stored fragments. Each fragment was compared with its digest on arrival; now the whole message is checked."""
+        """Adds stored fragments. Each fragment was compared with its digest on arrival; now only the whole message is checked."""
         _, base = self._bases[table["conversation_id"][0].as_py(), table["is_initiator"][0].as_py()]
         at = STORED_FRAGMENTS.get_field_index("message_sequence_number")
         table = table.set_column(at, STORED_FRAGMENTS.field(at), pc.subtract(table[at], base))
@@ -115,13 +115,13 @@ def _row_values(part: OpenedFragment, sequence: int) -> tuple[Any, ...]:
 
 
 _READ_BYTES: Final = 8 << 20
-"""Approximately this many bytes are read back at a time."""
+"""The approximate number of bytes of stored fragments that are read back at a time."""
 TOO_LARGE: Final = "too_large"
 """The reason for refusing a fragment that makes its message larger than the limit."""
 LIMIT_EXCEEDED: Final = "limit_exceeded"
-"""The reason for refusing a fragment that does not fit, or whose message is too far ahead."""
+"""The reason for refusing a fragment for which there is no room, or whose message is too far ahead of the next expected one."""
 CONFLICT: Final = "conflict"
-"""The reason for refusing a fragment that contradicts an earlier fragment."""
+"""The reason for refusing a fragment that contradicts an earlier fragment of its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Assembler:
     def push(self, parts: Sequence[OpenedFragment]) -> AssemblyResult:
         """Adds fragments that have not arrived before, and updates the receive state of their dialogs.
 
-        An application error is accepted regardless of missing earlier messages, because the sender has dropped them.
+        An application error is accepted regardless of missing earlier messages, because the sender has dropped those messages.
         """
         first = self._push(parts)
         if not any(part.is_error for part in parts):
@@ -259,7 +259,7 @@ class Assembler:
         return refused
 
     def _hold(self, parts: Sequence[OpenedFragment], refused: Rejected) -> list[OpenedFragment]:
-        """Records and returns the fragments that must wait; refuses fragments that do not fit."""
+        """Records and returns the fragments that must wait; refuses fragments for which there is no room."""
         to_store: list[OpenedFragment] = []
         max_bytes, max_message_bytes = self._max_pending_bytes, self._max_message_bytes
         for part in parts:
@@ -333,7 +333,7 @@ class DirectionLoader:
             dialog.incoming = found[key]
 
     def account(self, dialogs: Mapping[EndpointKey, Dialog]) -> None:
-        """Updates the memory use of dialogs, and unloads the least recently used dialogs if it exceeds the limit."""
+        """Updates the memory use of dialogs, and unloads the least recently used dialogs if the total exceeds the limit."""
         for key, dialog in dialogs.items():
             self._remove(key)
             if dialog.incoming is not None and (weight := dialog.incoming.memory_bytes):

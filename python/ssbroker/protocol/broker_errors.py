@@ -108,7 +108,7 @@ class ConversationError:
 
 
 def conversation_error(number: int, **values: object) -> ConversationError:
-    """Returns a broker error with a Service Broker number."""
+    """Returns the error with which the broker ends a conversation, given its Service Broker number."""
     return ConversationError(-number, error_text(number, **values))
 
 
@@ -123,7 +123,7 @@ def error_body(code: int, text: str) -> bytes:
 
 
 def parse_error_body(body: bytes | None) -> ConversationError | None:
-    """Parses the body of an Error message leniently; None if it lacks a code or a description."""
+    """Parses the body of an Error message leniently; returns None if it lacks a code or a description."""
     found = _CODE_AND_DESCRIPTION.search(body or b"")
     if found is None:
         return None

@@ -7,12 +7,12 @@ from typing import Final
 
 
 class ConversationState(StrEnum):
-    """`state` of `sys.conversation_endpoints`."""
+    """The state of a conversation endpoint, as in the column `state` of `sys.conversation_endpoints`."""
 
     SO = "SO"
     """STARTED_OUTBOUND: started here, nothing sent."""
     SI = "SI"
-    """STARTED_INBOUND: the first message has arrived incompletely."""
+    """STARTED_INBOUND: the first message has not arrived completely."""
     CO = "CO"
     """CONVERSING: both sides may send."""
     DI = "DI"
@@ -43,9 +43,9 @@ class ConversationInput(StrEnum):
     PART = "PART"
     """A fragment of a message, or a message out of order, has arrived."""
     END_DIALOG = "END_DIALOG"
-    """EndDialog has arrived in order."""
+    """An EndDialog message has arrived in order."""
     ERROR = "ERROR"
-    """Error has arrived: in order from the remote application, or from the remote broker."""
+    """An Error message has arrived: in order from the remote application, or from the remote broker."""
     FAILURE = "FAILURE"
     """The local broker ends the conversation with an error: its lifetime expired, or its service or broker id no longer exists."""
     ACKNOWLEDGED = "ACKNOWLEDGED"
@@ -61,7 +61,7 @@ DESCRIPTIONS: Final = {
     ConversationState.ER: "ERROR",
     ConversationState.CD: "CLOSED",
 }
-"""`state_desc` of `sys.conversation_endpoints`."""
+"""The value of the column `state_desc` of `sys.conversation_endpoints` for each state."""
 
 _SO, _SI, _CO, _DI, _DO, _ER, _CD = ConversationState
 
@@ -81,14 +81,14 @@ TRANSITIONS: Final[dict[ConversationInput, dict[ConversationState, ConversationS
     ConversationInput.ACKNOWLEDGED: {_SO: 28010, _SI: 28010, _CO: 28010, _DI: 28010, _DO: _CD,   _ER: 28010, _CD: _CD},
 }
 # fmt: on
-"""The next state for each input and state; or the error number with which a call of the application is refused, or another input dropped."""
+"""The next state for each input and state, or an error number: with it, a call of the application is refused, and any other input is dropped."""
 
 INITIAL_STATE: Final = ConversationState.SO
 """The state after BEGIN DIALOG."""
 STATE_AFTER_FIRST_MESSAGE: Final = ConversationState.CO
-"""The state of a target endpoint that a complete first message creates."""
+"""The state of a target endpoint that was created by a complete first message."""
 STATE_AFTER_FIRST_FRAGMENT: Final = ConversationState.SI
-"""The state of a target endpoint that a fragment creates, or a message out of order."""
+"""The state of a target endpoint that was created by a fragment or by a message out of order."""
 
 
 def next_state(state: ConversationState, event: ConversationInput) -> ConversationState | int:

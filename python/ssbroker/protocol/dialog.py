@@ -20,7 +20,7 @@ class Dialog:
         key: The key of the endpoint.
         endpoint: The row of the endpoint, as last committed.
         transmission: The transmission object of the endpoint.
-        knows_queue_start: Whether the first message of its transmission queue is known.
+        knows_queue_start: Whether the number of the first message in the transmission queue is known.
         is_drained: Whether the transmission queue contained no unsent messages when it was last read.
         has_new_messages: Whether messages were queued since the last check for an error with which the application ended the dialog.
         ended_with_error: Whether the application ended the dialog with an error, so that only this error is left to send.
@@ -78,7 +78,7 @@ class Dialog:
             self.inbound_cipher = make_inbound_cipher(endpoint.key, endpoint.far_session_key)
 
     def reply_with_peer_key(self) -> None:
-        """Seals replies with the peer's session key, because no endpoint with its own key is created here."""
+        """Seals replies with the peer's session key, because no endpoint with a key of its own is created here."""
         peer_key = self.endpoint.far_session_key
         if peer_key is not None:
             self.endpoint = replace(self.endpoint, session_key=peer_key, far_session_key=None)
@@ -105,11 +105,11 @@ def make_inbound_cipher(key: EndpointKey, session_key: bytes) -> SecuredDirectio
 
 @dataclass(frozen=True, slots=True)
 class ErrorNotice:
-    """A broker error that is sent to a peer (P11). It is not stored, because the peer retries.
+    """A broker error that is sent to a peer (P11). It is not stored: if it is lost, the peer retries, and gets the error again.
 
     Attributes:
         dialog: The endpoint that reports the error; None if there is none.
-        row: The fragment that it answers, if the fragment did not come from the endpoint's peer.
+        row: The fragment that the error answers, if the fragment did not come from the endpoint's peer.
         code: The Service Broker error number, negative.
         text: The description.
     """

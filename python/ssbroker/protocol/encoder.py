@@ -221,7 +221,7 @@ def _unsequenced_row(dialog: Dialog) -> EnvelopeRow:
 
 
 def _reply_row(asked: EnvelopeRow) -> EnvelopeRow:
-    """Returns the base of a reply to a row that has no endpoint."""
+    """Returns the base of a reply to a row whose conversation has no endpoint here."""
     return EnvelopeRow(
         asked.conversation_id,
         not asked.is_initiator,

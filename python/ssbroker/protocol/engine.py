@@ -36,7 +36,7 @@ _DEFAULT_PRIORITY: Final = 5
 
 
 class DialogCache:
-    """The endpoints in memory, with those that are ready to send and the times at which endpoints are due.
+    """The endpoints in memory: which of them are ready to send, and when each is due.
 
     Args:
         storage: Contains the rows of the endpoints, and the work table.
@@ -154,7 +154,7 @@ class DialogCache:
         return bool(self._unloaded) or self.ready.has_open
 
     def schedule(self, key: EndpointKey, due: int) -> None:
-        """Schedules a check of an endpoint."""
+        """Schedules a check whether an endpoint has something due."""
         heapq.heappush(self._timers, (due, *key))
 
     @property
@@ -210,7 +210,7 @@ class DialogCache:
             self._clean.discard(dialog.key)
 
     def remove(self, keys: Iterable[EndpointKey]) -> list[Dialog]:
-        """Removes deleted endpoints."""
+        """Removes deleted endpoints; returns those that were in memory."""
         gone = [self.loaded.pop(key) for key in keys if key in self.loaded]
         self._count_newly_dirty(gone)
         for dialog in gone:
@@ -344,7 +344,7 @@ class DialogEngine:
     def take_back(self, rows: pa.Table, *, now: int) -> None:
         """Makes the rows that the last call of `data_to_send` returned due again, because they could not be sent.
 
-        That lengthens no wait of P17. Fragments that were sent before may be sent again, too.
+        This does not lengthen the waits of P17. Fragments that earlier calls returned may be sent again, too.
         """
         monotonic_now = self._clock.monotonic(now)
         self.retransmit(dict.fromkeys(sender_keys(rows)))
@@ -362,7 +362,7 @@ class DialogEngine:
         return bool(self._notices) or is_waiting or self._cache.has_ready or self._cache.has_due(monotonic_now)
 
     def _must_acknowledge(self, dialog: Dialog, monotonic_now: int) -> bool:
-        """Returns whether a dialog must acknowledge now; it becomes ready if a retransmission is due, or its next hop is closed."""
+        """Returns whether a dialog must acknowledge now; the dialog becomes ready if a retransmission is due, or its next hop is closed."""
         owes = dialog.owes_acknowledgement(monotonic_now)
         is_held = owes and self._cache.ready.is_held(dialog.key)
         if is_held or any(flight.due <= monotonic_now for flight in dialog.transmission.flights):
@@ -372,9 +372,9 @@ class DialogEngine:
     def _collect_turns(
         self, turns: list[SendTurn], acknowledging: list[Dialog], monotonic_now: int, now: int, most: int
     ) -> bool:
-        """Plans the turns of ready dialogs, and adds those that must acknowledge; returns whether there are any turns."""
+        """Adds the turns of ready dialogs to `turns`, and dialogs that must acknowledge to `acknowledging`; returns whether there are any turns."""
         for dialog in self._cache.take_ready():
-            if dialog.owes_acknowledgement(monotonic_now):  # its next hop was closed when that was due
+            if dialog.owes_acknowledgement(monotonic_now):  # delayed, because the next hop was closed
                 acknowledging.append(dialog)
             if (lifetime := dialog.endpoint.lifetime) is not None and lifetime <= now:
                 self._sender.abandon(dialog)
@@ -410,8 +410,8 @@ class DialogEngine:
             session_keys: Keys of conversations that this batch creates or answers for the first time, by conversation id.
 
         Returns:
-            The changes to write in one transaction, which may become durable later: `data_to_send` syncs them first. Call `confirm` or
-            `undo` before the next batch.
+            The changes to write in one transaction. The transaction may become durable later: `data_to_send` makes it durable before it
+            returns rows. Call `confirm` or `undo` before the next batch.
 
         Raises:
             ProtocolError: The changes of the last batch were neither confirmed nor undone.
@@ -482,11 +482,11 @@ class DialogEngine:
         self._cache.mark_keys_ready(keys)
 
     def assign(self, key: EndpointKey, next_hop: Hashable) -> None:
-        """Assigns an endpoint to a next hop, so that it sends nothing while that is closed; None if it is unknown."""
+        """Assigns an endpoint to a next hop, so that the endpoint sends nothing while the next hop is closed; None if the next hop is unknown."""
         self._cache.ready.assign(key, next_hop)
 
     def next_hop_of(self, key: EndpointKey) -> Hashable:
-        """Returns the next hop of an endpoint; None if it is unknown."""
+        """Returns the next hop of an endpoint; None if the next hop is unknown."""
         return self._cache.ready.next_hop_of(key)
 
     def retransmit(self, keys: Iterable[EndpointKey]) -> None:
@@ -500,7 +500,7 @@ class DialogEngine:
     def reload(self, keys: Iterable[EndpointKey]) -> None:
         """Rereads the rows of endpoints, and resends their fragments in flight immediately, because the next hop may have changed.
 
-        Acknowledgements of fragments sent before still count.
+        Acknowledgements of the earlier transmissions still count.
         """
         keys = list(keys)
         self.forget(self._cache.reload(keys))
@@ -548,7 +548,10 @@ class DialogEngine:
             self._cache.mark_ready(dialog)
 
     def _schedule_acknowledgements(self, received: ReceivedBatch, monotonic_now: int) -> None:
-        """Schedules the acknowledgements of committed messages; `data_to_send` syncs these before it returns the acknowledgements (P15, P16, P18)."""
+        """Schedules the acknowledgements of committed messages (P15, P18).
+
+        `data_to_send` makes these messages durable before it returns the acknowledgements (P16).
+        """
         settings = self._settings
         for key, owed in received.due_acknowledgements.items():
             dialog = self._cache.loaded.get(key)

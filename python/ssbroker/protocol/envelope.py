@@ -55,14 +55,14 @@ HEADER: Final = (
 """The columns of the header. `acked_ahead` is null if the row carries no acknowledgement (P15)."""
 
 ENVELOPE: Final = pa.schema([*schemas.FRAGMENTS, *HEADER])
-"""A fragment in transit. An acknowledgement or a broker error is a row without a number (`is_sequenced` is false)."""
+"""A fragment in transit. An acknowledgement or a broker error is a row without a sequence number (`is_sequenced` is false)."""
 
 NO_ROWS: Final = pa.Table.from_batches([], ENVELOPE)
 NAMES: Final = tuple(ENVELOPE.names)
 NULL_GUID: Final = bytes(16)
 SEQUENCE_MAX: Final = 2**63 - 2
 
-_CACHED_NAMES: Final = 1 << 11  # peers may send names of 4 KiB in each row; this many need less than 20 MiB
+_CACHED_NAMES: Final = 1 << 11  # peers may send names of 4 KiB in each row; this many entries need less than 20 MiB
 _STABLE: Final = struct.Struct(">16s16s16s16sqiiqHbb")
 _ACKNOWLEDGEMENT: Final = struct.Struct(">BqI")
 _LENGTH: Final = struct.Struct(">I")
@@ -166,10 +166,10 @@ def signature_input(
         message_signature: The signature of the message.
         fragment_signature: The signature of the fragment.
         acked: The last message acknowledged in order.
-        ahead: The ranges acknowledged beyond it; None for no acknowledgement.
+        ahead: The packed ranges acknowledged beyond `acked`; None for no acknowledgement.
 
     Returns:
-        The bytes.
+        The bytes that the signature covers.
 
     Examples:
         >>> signature_input(b"", None, None, None, None) == signature_input(b"", None, None, None, b"")
@@ -187,7 +187,7 @@ def signature_input(
 
 @dataclass(slots=True)
 class EnvelopeRow:
-    """A received fragment. The attributes are the columns of `envelope.ENVELOPE`, in the same order, and `has_valid_digest`.
+    """A row of `envelope.ENVELOPE`. The attributes are the columns, in the same order, and `has_valid_digest`.
 
     Attributes:
         has_valid_digest: Whether the header signature is a matching MD5 digest, as in an unsecured conversation. The
@@ -294,13 +294,13 @@ def receiver_keys(rows: pa.Table) -> Iterator[EndpointKey]:
 
 
 SenderKey: TypeAlias = tuple[bytes, bool, bytes | None]
-"""A conversation, the sender's side, and the broker id to which it sends."""
+"""A conversation, whether the sender is the initiator, and the broker id that the sender's rows name, if any."""
 
 
 _SENDER: Final = ("conversation_id", "is_initiator", "to_broker_instance", "security")
 
 
 def sender_runs(rows: pa.Table) -> tuple[list[tuple[SenderKey, int]], bool]:
-    """Returns the runs of rows with the same sender, with their lengths, and whether all rows are unsecured."""
+    """Returns the runs of consecutive rows with the same sender, each with its length, and whether all rows are unsecured."""
     found, are_plain = _core.sender_runs(rows.select(_SENDER))
     return [((conversation_id, side, broker), number) for conversation_id, side, broker, number in found], are_plain

@@ -96,7 +96,7 @@ class PendingMessage:
         count: The number of fragments of the message.
         digest: The MD5 digest of the whole message, if known.
         fragments: The number of fragments that have arrived.
-        body_bytes: The number of bytes in these fragments.
+        body_bytes: The number of bytes in the fragments that have arrived.
     """
 
     count: int
@@ -119,8 +119,8 @@ class InboundDirection:
         next: The number of the next expected message.
         pending: The messages that are incomplete or out of order, by number.
         ranges: The positions of the arrived fragments of pending messages.
-        pending_fragments: The number of these fragments.
-        pending_bytes: The number of bytes in these fragments.
+        pending_fragments: The number of arrived fragments of pending messages.
+        pending_bytes: The number of bytes in the arrived fragments of pending messages.
     """
 
     key: EndpointKey
@@ -131,7 +131,7 @@ class InboundDirection:
     pending_bytes: int = 0
 
     def add(self, place: Position, *, count: int, digest: bytes | None, size: int) -> None:
-        """Records a fragment that has arrived for the first time and must wait."""
+        """Records a fragment that has arrived for the first time and must wait for other fragments."""
         number, fragment = place
         message = self.pending.get(number)
         if message is None:
@@ -158,7 +158,7 @@ class InboundDirection:
             self.ranges.remove_message(number, before=self._last_fragment_before(number))
 
     def skip_to(self, number: int) -> None:
-        """Continues at a number, and forgets all pending messages."""
+        """Continues at a message number, and forgets all pending messages."""
         self.next = number
         self.pending, self.ranges = {}, FragmentRanges()
         self.pending_fragments = self.pending_bytes = 0
@@ -169,7 +169,7 @@ class InboundDirection:
         return message is not None and (message.count, message.digest) != (part.count, part.message_digest)
 
     def has_room(self, part: OpenedFragment, *, max_bytes: int, max_message_bytes: int) -> bool:
-        """Returns whether a fragment may be kept (P26). For the next expected message, only the charge for its fragments is limited."""
+        """Returns whether a fragment may be kept (P26). For the next expected message, only a fixed charge for each fragment counts."""
         message = self.pending.get(part.sequence) or PendingMessage(part.count, None)
         if message.body_bytes + len(part.body) > max_message_bytes:
             return False
@@ -179,7 +179,7 @@ class InboundDirection:
 
     @property
     def complete_until(self) -> int:
-        """The number of the first incomplete message."""
+        """The number of the first message, from `next` on, that is not complete."""
         number = self.next
         while (message := self.pending.get(number)) is not None and message.is_complete:
             number += 1

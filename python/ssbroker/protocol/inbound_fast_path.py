@@ -32,7 +32,7 @@ class FastInboundRun(NamedTuple):
     run: MessageRun
     body_bytes: int
     is_bound: bool
-    """Whether the messages name their target broker."""
+    """Whether the messages name the target's broker id."""
     acked: list[int]
     """The sequence numbers that the messages acknowledge; -1 for none yet."""
 
@@ -98,7 +98,7 @@ class FastInboundFinder:
         """Splits a batch into runs for the fast path and remaining rows, without changing state.
 
         A run takes the fast path if its dialog is in memory, has no keys, is bound to the peer, has no pending messages
-        and expects these messages next, and if all messages are valid.
+        and expects these messages next. If any message in such a run is invalid, no run takes the fast path.
         """
         found, run_of_row = _core.incoming_runs(table)
         taken: list[FastInboundRun | None] = []
@@ -148,7 +148,7 @@ def _split_taken_runs(
 ) -> tuple[pa.Table, pa.Table]:
     """Returns the rows outside the taken runs, in order, and the messages of the taken runs, one run after another."""
     number = -1
-    numbers = [number]  # -1 marks rows that belong to no run
+    numbers = [number]  # -1 marks rows that belong to no taken run
     for is_taken in is_taken_run:
         number += is_taken
         numbers.append(number if is_taken else -1)

@@ -1,4 +1,4 @@
-"""Large messages: a cache of the fragments of messages that take several turns to send, and the queue of dialogs that send them."""
+"""Large messages: a cache of the fragments of messages that take several turns to send, and a queue of the dialogs that send them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey
 
 CACHED_BYTES_MIN: Final = 1 << 20
-"""The fragments of messages of at least this size are always cached; fragments of smaller messages only while these are in progress."""
+"""The fragments of messages of at least this many bytes are always cached; the fragments of a smaller message only while it is in progress."""
 CACHED_FRAGMENTS_MAX: Final = 1 << 16
-"""The maximum number of cached fragments, not counting the last message."""
+"""The maximum number of cached fragments; a message with more fragments is cached alone."""
 COUNTED_FRAGMENTS_MIN: Final = 32
 """A cached message counts as at least this many fragments, because of its fixed overhead."""
 _BODY: Final = schemas.FRAGMENTS.get_field_index("message_body")
@@ -81,7 +81,7 @@ class FragmentCache:
         self._fragments -= 0 if dropped is None else _counted_fragments(dropped)
 
     def drop_dialog(self, key: EndpointKey) -> None:
-        """Drops all messages of an endpoint."""
+        """Removes the cached fragments of all messages of an endpoint."""
         for place in [place for place in self._messages if place[0] == key]:
             self.drop(*place)
 
@@ -91,18 +91,18 @@ def _counted_fragments(fragments: pa.Table) -> int:
 
 
 LARGE_IN_FLIGHT_MAX: Final = 16 << 20
-"""Maximum size of large messages in progress, apart from the first: half of the bytes that a peer holds until a message is complete."""
+"""The maximum total size of the large messages in progress; a single one may be larger. Half of what a peer holds until messages are complete."""
 
 
 _STALLED_AFTER: Final = 10 * SECOND
-"""A message that has not progressed for this long does not delay others: its peer may be down."""
+"""A message of which nothing new was sent for this long does not delay other messages: the peer may be down."""
 
 
 _RECHECK_INTERVAL: Final = SECOND // 4
 
 
 _OVERDUE_AFTER: Final = 10 * SECOND
-"""A message that has waited this long is started before any other."""
+"""A message that has waited this long is started before any other large message."""
 
 
 class LargeMessageQueue:
@@ -121,7 +121,7 @@ class LargeMessageQueue:
         self._fragment_bytes: Final = fragment_bytes
         self._in_flight: Final[dict[EndpointKey, tuple[Dialog, int, int]]] = {}
         self._waiting: Final[dict[EndpointKey, Dialog]] = {}
-        # For each dialog, the times at which it started waiting and last asked; the longest waiting first.
+        # For each dialog, the times at which it started to wait and last asked to send; the longest-waiting dialog first.
         self._waiting_since: Final[dict[EndpointKey, tuple[int, int]]] = {}
         self.next_check: int | None = None
 
@@ -151,7 +151,7 @@ class LargeMessageQueue:
         return None
 
     def may_continue(self, dialog: Dialog, now: int) -> bool:
-        """Returns whether a dialog may continue its message; if not, the dialog waits."""
+        """Returns whether a dialog may continue its message in progress; if not, the dialog waits."""
         size = self._message_size(dialog)
         if size < CACHED_BYTES_MIN or dialog.key in self._in_flight or size <= self.startable_bytes(dialog, now):
             return True
@@ -173,7 +173,7 @@ class LargeMessageQueue:
         self._waiting_since.pop(key, None)
 
     def wait(self, dialog: Dialog, now: int) -> None:
-        """Makes a dialog wait."""
+        """Makes a dialog wait until it may send its large message."""
         self._waiting[dialog.key] = dialog
         self._waiting_since[dialog.key] = (self._waiting_since.get(dialog.key, (now, now))[0], now)
         self.next_check = now + _RECHECK_INTERVAL if self.next_check is None else self.next_check
@@ -188,7 +188,7 @@ class LargeMessageQueue:
         return waited
 
     def _message_size(self, dialog: Dialog) -> int:
-        """Returns the approximate size of the message in progress; 0 if there is none."""
+        """Returns the approximate size in bytes of a dialog's message in progress; 0 if there is none."""
         transmission = dialog.transmission
         return (
             transmission.fragment_counts.get(transmission.head, 0) * self._fragment_bytes(dialog)

@@ -10,7 +10,7 @@ from ssbroker.protocol.storage import EndpointKey
 
 
 class ReadyDialogs:
-    """The endpoints that may have something to send. Those of closed next hops wait until these are open.
+    """The endpoints that may have something to send. An endpoint whose next hop is closed waits until the next hop opens.
 
     Within a priority, the next hops take turns, and so do the endpoints of each next hop.
 
@@ -37,8 +37,8 @@ class ReadyDialogs:
     def __init__(self, closed_hops: Collection[Hashable]) -> None:
         self._closed_hops = closed_hops
         self._next_hop_of: dict[EndpointKey, Hashable] = {}
-        # No next hop without endpoints, so that those with many cost as much as those with one.
-        # The first key of a dict from which many first keys were removed would be slow to find.
+        # Contains no next hop without endpoints, so that `has_open` looks only at next hops, however many endpoints they have.
+        # Not a plain dict: the first key of a dict from which many first keys were removed would be slow to find.
         self._by_priority: dict[int, dict[Hashable, OrderedDict[EndpointKey, None]]] = {}
 
     def add(self, key: EndpointKey, *, priority: int) -> None:
@@ -54,7 +54,7 @@ class ReadyDialogs:
             self._remove(priority, key)
 
     def assign(self, key: EndpointKey, next_hop: Hashable) -> None:
-        """Assigns an endpoint to a next hop; None if that is unknown."""
+        """Assigns an endpoint to a next hop; None if the next hop is unknown."""
         priorities = self._priorities_of(key)
         for priority in priorities:
             self._remove(priority, key)
@@ -66,7 +66,7 @@ class ReadyDialogs:
             self.add(key, priority=priority)
 
     def next_hop_of(self, key: EndpointKey) -> Hashable:
-        """Returns the next hop of an endpoint; None if that is unknown."""
+        """Returns the next hop of an endpoint; None if the next hop is unknown."""
         return self._next_hop_of.get(key)
 
     def is_held(self, key: EndpointKey) -> bool:
@@ -84,7 +84,7 @@ class ReadyDialogs:
         return {key for by_hop in self._by_priority.values() for keys in by_hop.values() for key in keys}
 
     def take(self, load: Callable[[EndpointKey], Dialog | None]) -> Iterator[Dialog]:
-        """Loads, removes and yields the dialogs that need not wait, the highest priority first; an error of `load` removes nothing."""
+        """Loads, removes and yields the dialogs that need not wait, the highest priority first; does not remove a dialog for which `load` raises an error."""
         for priority in sorted(self._by_priority, reverse=True):
             by_hop = self._by_priority[priority]
             turns = deque([next_hop for next_hop in by_hop if next_hop not in self._closed_hops])

@@ -75,11 +75,11 @@ class ReceivedBatch:
         messages: The messages to enqueue (`storage.MESSAGES`).
         stored: The fragments to store (`storage.STORED_FRAGMENTS`).
         receive_sequences: The new receive sequence number of each endpoint.
-        dropped: Messages whose stored fragments do not match their digest.
+        dropped: Messages whose stored fragments do not match the digest of the message, by endpoint and number.
         due_acknowledgements: The due acknowledgements, by endpoint.
         notices: The errors to send back.
         dialogs_to_reload: Dialogs whose receive state must be reloaded, because a message was refused.
-        refusals: The reason of the refusal, by endpoint.
+        refusals: The refusals of messages, by endpoint.
         too_large: Endpoints with a message that is larger than the limit.
     """
 
@@ -128,7 +128,7 @@ class BatchReceiver:
         now: int,
         peer: bytes | None,
     ) -> ReceivedBatch:
-        """Receives fragments from a peer and updates the receive state of their dialogs; `DirectionLoader.unload` reverts that."""
+        """Receives fragments from a peer and updates the receive state of their dialogs; `DirectionLoader.unload` undoes the update."""
         result = ReceivedBatch()
         dialogs = {dialog.key: dialog for dialog, _, _ in opened}
         self._loader.load(dialogs, new_dialogs=new_dialogs)
@@ -194,7 +194,7 @@ class BatchReceiver:
         result.dropped += assembled.dropped
 
     def _release(self, assembled: AssemblyResult, dialogs: Mapping[EndpointKey, Dialog], result: ReceivedBatch) -> None:
-        """Sets the messages and fragments of the result; after a refused message, omits everything else in its dialog."""
+        """Sets the messages and stored fragments of the result; omits the first refused message of each dialog, and everything after it."""
         messages = assembled.messages
         stopped: dict[EndpointKey, int] = {}
         if messages.num_rows:
@@ -211,7 +211,7 @@ class BatchReceiver:
     def _reply_to_broken(
         assembled: AssemblyResult, dialogs: Mapping[EndpointKey, Dialog], result: ReceivedBatch
     ) -> None:
-        """Notifies the sender of every message that arrives for a broken conversation."""
+        """Sends an error to the sender of each message that arrives for a broken conversation."""
         for dialog in [dialogs[key] for key in assembled.broken]:
             result.receive_sequences[dialog.key] = 0 if dialog.incoming is None else dialog.incoming.next
             result.dialogs_to_reload.append(dialog)
@@ -284,7 +284,7 @@ def _new_fragments(
 
 
 def _decrypt_digests(dialog: Dialog, rows: Sequence[tuple[OpenedFragment, EnvelopeRow]]) -> None:
-    """Decrypts the signatures of a secured dialog into digests; a sealed fragment needs no digest, because its seal is verified."""
+    """Decrypts the signatures of a secured dialog into digests; a sealed fragment needs no fragment digest: its seal is verified."""
     cipher = dialog.inbound_cipher
     if cipher is None:
         return
@@ -355,7 +355,7 @@ class ReceivePlanner:
         return ReceivePlan(changes, opened, fast, received, acknowledged)
 
     def _admit(self, opened: OpenedBatch, now: int) -> None:
-        """Lets the services of new conversations admit them; the messages of refused conversations are removed."""
+        """Asks the services whether they admit new conversations; removes the messages of refused conversations."""
         if not opened.created:
             return
         candidates = list(opened.created.values())

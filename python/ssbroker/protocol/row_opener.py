@@ -123,7 +123,7 @@ class RowOpener:
             self._opened.errors[key] = body
 
     def _new_dialog(self, row: EnvelopeRow) -> Dialog | None:
-        """Returns the target endpoint that the first fragment of a conversation creates; None if it does not create one."""
+        """Returns the target endpoint that a row creates, as the first fragment of a conversation; None if the row creates no endpoint."""
         if not row.is_initiator:
             # The key of a deleted conversation is gone, so only an unsecured sender can be notified.
             if row.security == Protection.PLAIN and row.is_sequenced and row.has_valid_digest:
@@ -201,7 +201,11 @@ class RowOpener:
         return self._peer_keys[dialog.key][1]
 
     def _is_misdirected(self, row: EnvelopeRow, dialog: Dialog) -> bool:
-        """Returns whether a row must be dropped, and logs the reason: its broker id, services, contract or peer do not match the conversation, or its lifetime has expired."""
+        """Returns whether a row must be dropped; if so, logs the reason.
+
+        A row is dropped if its broker id, services, contract or peer do not match the conversation, or the lifetime of the conversation
+        has expired.
+        """
         endpoint = self._opened.bound.get(dialog.key, dialog.endpoint)
         if row.to_broker is not None and row.to_broker != endpoint.broker_instance:
             self._undeliverable(row, WRONG_BROKER, error_text(WRONG_BROKER))

@@ -1,4 +1,4 @@
-"""The turn of a dialog, the output of turns, and the number of turns at a time."""
+"""A dialog's turn to send, the output of turns, and the number of turns that are taken at a time."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SendTurn:
         return dialog.knows_queue_start and dialog.outbound_cipher is None and not self.retransmissions and is_between
 
     def take_whole_messages(self, lengths: Sequence[int]) -> int:
-        """Marks whole messages as sent, starting at `head`, as many as fit; returns their number."""
+        """Marks whole messages as sent, starting at `head`, as many as fit into the budget; returns their number."""
         transmission = self.dialog.transmission
         count, size = len(lengths), sum(lengths)
         if count > self.fragment_budget or size > self.byte_budget:
@@ -95,7 +95,7 @@ class SendTurn:
 
     @property
     def is_drained(self) -> bool:
-        """Whether the transmission queue contained nothing else: there was budget left, and no other limit applied."""
+        """Whether the transmission queue contained nothing else to send: there was budget left, and no other limit applied."""
         transmission = self.dialog.transmission
         has_room = self.fragment_budget > 0 and self.byte_budget > 0 and transmission.head <= self.last_sendable
         return has_room and not (self.has_more or self.is_waiting or self.singles_only) and transmission.cursor == 0
@@ -151,11 +151,11 @@ _BATCH_BYTES: Final = 128 << 10
 
 
 class TurnPacing:
-    """Adapts the number of turns taken at a time to their size, which is unknown beforehand.
+    """Adapts the number of turns taken at a time to the size of a turn's output, which is unknown beforehand.
 
     Attributes:
         batch_size: The number of dialogs that get their turn next.
-        bytes: The size of all turns since `start`.
+        bytes: The size of the output of all turns since `start`.
 
     Examples:
         >>> pacing = TurnPacing()

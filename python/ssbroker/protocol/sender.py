@@ -38,7 +38,7 @@ def ranges_to_read(turn: SendTurn, max_body_bytes: int) -> list[MessageRange]:
     if turn.fragment_budget and head <= turn.last_sendable and head not in turn.found_messages:
         if is_started:
             numbers.add(head)
-        else:  # neither the message nor interleaved ones were sent: it is the first of the following messages
+        else:  # neither `head` nor interleaved messages were sent: `head` is the first of the following messages
             after = head
     ranges = [
         MessageRange(key, first, first + number - 1, number, _UNLIMITED)
@@ -53,7 +53,7 @@ def ranges_to_read(turn: SendTurn, max_body_bytes: int) -> list[MessageRange]:
 
 
 def _max_passing_bytes(turn: SendTurn) -> int:
-    """Returns the size of the longest message that may follow the message in progress in this turn."""
+    """Returns the size of the longest message that may be interleaved with the message in progress in this turn."""
     return min(turn.fragment_bytes, CACHED_BYTES_MIN) if turn.singles_only else CACHED_BYTES_MIN
 
 
@@ -110,7 +110,7 @@ _FRAGMENT: Final = (_DIALOG, "message_sequence_number", "fragment_number", "frag
 _FAST_WITHIN: Final = SECOND
 """The window of a dialog grows if sent fragments are acknowledged within this time."""
 _SLOW_AFTER: Final = 5 * SECOND // 2
-"""The window shrinks if acknowledgements take longer than this."""
+"""The window of a dialog shrinks if the acknowledgement of sent fragments takes longer than this."""
 
 
 class Sender:
@@ -163,7 +163,7 @@ class Sender:
         return turn
 
     def acknowledge(self, dialog: Dialog, acked: int, runs: list[AckRange], now: int) -> None:
-        """Removes the fragments that a clamped acknowledgement names from flight, and adapts the window to the time that this took.
+        """Removes from flight the fragments that a clamped acknowledgement names, and adapts the window to how long the acknowledgement took.
 
         Fragments in flight should arrive within a second, so that the timer of P17 does not expire for fragments that are merely slow.
         """
@@ -177,7 +177,7 @@ class Sender:
         self._adapt_window(transmission, window, before, now)
 
     def _adapt_window(self, transmission: Transmission, window: int, before: Sequence[Flight], now: int) -> None:
-        """Doubles the window if acknowledged fragments took little time, and halves it if they took long; `before` are the previous flights."""
+        """Doubles the window if fragments were acknowledged quickly, and halves it if slowly; `before` are the flights before the acknowledgement."""
         settings = self._settings
         left = {id(flight) for flight in transmission.flights}
         due = min((flight.due for flight in before if flight.attempt == 0 and id(flight) not in left), default=None)

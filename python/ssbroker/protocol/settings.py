@@ -24,7 +24,7 @@ WINDOW_FRAGMENTS_MAX: Final = 1024
 SEQUENCE_DISTANCE_MAX: Final = 4 * WINDOW_FRAGMENTS_MAX
 """How far a message may be ahead of the next expected message, whatever the sender's window is."""
 FRAGMENT_BYTES_MIN: Final = 2048
-"""With smaller fragments, the largest message would need more than 2**20 fragments, and peers would always refuse it."""
+"""The minimum fragment size: with smaller fragments, the largest message would need more than 2**20 fragments, and peers would always refuse it."""
 Integrity: TypeAlias = Literal["strict", "compat"]
 
 
@@ -38,13 +38,14 @@ class ProtocolSettings:
         window_bytes: The initial maximum number of unacknowledged bytes of a dialog.
         max_window_bytes: The maximum number of unacknowledged bytes of a message of several fragments, while
             acknowledgements arrive within a second.
-        max_ahead_bytes: The maximum total size in bytes of messages that have been started and are not yet acknowledged
-            in order; above this limit, no further message is started. The peer has to buffer these bytes.
+        max_ahead_bytes: The maximum total size in bytes of the messages of a dialog that have been started and are not
+            yet acknowledged in order; above this limit, no further message is started. The peer has to buffer these
+            messages.
         fragments_per_turn: The number of fragments of one dialog that are sent before the next dialog gets its turn.
         acknowledgement_wait: How many microseconds an acknowledgement waits for a message that can carry it.
         max_pending_bytes: The maximum total size in bytes of one dialog's messages that wait for an earlier message;
             each fragment counts as its size plus 512 bytes. About as many bytes are reassembled at a time. The next
-            expected message may be larger, but its fragments, at 512 bytes each, must not exceed this limit.
+            expected message may be larger: of this message, only 512 bytes for each fragment count.
         max_message_bytes: The size of the largest message that is received; at most the size that a queue row can
             contain. A larger message, and the messages after it, are never received; their sender retries until the
             lifetime of the conversation ends. The transmission status at the sender names the reason, unless a

@@ -1,4 +1,4 @@
-"""The interface of dialog storages, and the changes of one batch."""
+"""The interface of dialog storages, and the changes that a received batch makes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MessageRun(NamedTuple):
 
 
 EndpointKey: TypeAlias = tuple[bytes, bool]
-"""An endpoint: the conversation id, and whether it is the initiator."""
+"""An endpoint: the conversation id, and whether the endpoint is the initiator."""
 
 
 def _schema_of(*fields: pa.Field[Any]) -> pa.Schema:
@@ -92,9 +92,9 @@ class DialogEndpoint:
         session_key: The key with which this side seals, 32 bytes; None for an unsecured conversation.
         far_session_key: The key with which the peer seals; None if it equals `session_key`, or if the peer has not answered with its own key.
         far_certificate: The fingerprint of the certificate that authenticated the peer; None if there is none.
-        is_bound: Whether the peer has answered, so that the broker id and the peer are fixed (R8, P25).
-        far_peer: The peer that delivered the first reply or acknowledgement of an unsecured conversation; None if connections have no
-            certificates.
+        is_bound: Whether the peer has answered, so that the remote broker id and the peer are fixed (R8, P25).
+        far_peer: The peer that delivered the first message or acknowledgement of the remote endpoint, if the conversation is unsecured;
+            None if connections have no certificates.
         receive_sequence: The number of the next expected message; all earlier messages are in the queue.
         state: The state of the conversation when the row was read.
         send_sequence: The number of the next message to send, when the row was read.
@@ -122,7 +122,7 @@ class DialogEndpoint:
 
     @property
     def to_broker_instance(self) -> bytes | None:
-        """The broker id that messages name: the known broker id, else that of the route."""
+        """The broker id that messages name: that of the remote database if it is known, else that of the route."""
         return self.far_broker_instance or self.route_broker_instance
 
     @property
@@ -137,7 +137,7 @@ class ExchangedKeys:
 
     Attributes:
         far_session_key: The key with which the sender seals.
-        session_key: The key for replies, if this side is the target; None if it is the same key.
+        session_key: The key for replies, if this side is the target; None if replies use `far_session_key`.
         far_certificate: The fingerprint of the certificate that authenticated the sender; None if there is none.
         valid_for: The rows for which the keys are valid: whether the initiator sends, the sending service and the
             receiving service. None means any row.
@@ -182,7 +182,7 @@ class StoredFragmentInfo(NamedTuple):
     message_digest: bytes | None
     """The MD5 digest of the whole message."""
     size: int
-    """The size in bytes."""
+    """The size of the body in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +207,14 @@ class BatchChanges:
         created: Endpoints that first messages create.
         bound: Endpoints whose peer has answered for the first time, with its broker id and identity (R8, P25).
         messages: Messages to enqueue, in order (`MESSAGES`); messages that the endpoint's state does not accept are dropped.
-        runs: Runs that make up the first of these messages; the remaining messages are for other endpoints.
+        runs: The runs of `messages` that took the fast path; they come first, and the remaining messages are for other endpoints.
         stored: Fragments to store until their messages are complete and next in order (`STORED_FRAGMENTS`, P14).
         received: The new `receive_sequence` of endpoints; stored fragments of earlier messages can be deleted.
         dropped: Messages that do not match their digest (P23): endpoint and number. Their stored fragments are deleted.
         acknowledged: The last message acknowledged by the peer, by endpoint; messages up to it leave the transmission queue.
         errors: Errors of the remote broker, by endpoint: the endpoint goes to ER, its messages leave the transmission queue.
         refusals: Endpoints with a refused message, and the reason: they go to ER, and their queues get an error.
-        lost_by_peer: Endpoints whose peers have lost messages that they had acknowledged: both ends go to ER.
+        lost_by_peer: Endpoints whose peers have lost messages that these peers had acknowledged: both ends go to ER.
         too_large: Endpoints with a message that is larger than the limit. Fragments up to the limit may be stored; later fragments are not.
     """
 
@@ -254,7 +254,7 @@ class MessageKind(NamedTuple):
 
 
 class DialogStorage(Protocol):
-    """The storage that the engine reads. The engine itself writes only fragment sizes and transmissions; the caller writes its `BatchChanges`."""
+    """The storage that the engine reads. The engine itself writes only fragment sizes and transmission objects; the caller writes `BatchChanges`."""
 
     def sync(self) -> None:
         """Makes the caller's commits durable. The engine calls this before it returns rows to send."""
@@ -266,19 +266,19 @@ class DialogStorage(Protocol):
         """Stores the fragment size durably; each engine calls it once when it starts.
 
         Returns:
-            The endpoints that keep their previous size, each with this size: they have unacknowledged messages, and
-            their peers may hold fragments of that size, which fragments of a new size would contradict.
+            The endpoints that keep their previous fragment size, with that size: they have unacknowledged messages, and
+            their peers may hold fragments that fragments of another size would contradict.
         """
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
         """Returns the committed messages of the wanted ranges (`MESSAGES`), range by range, ordered by message number.
 
-        Missing messages are omitted. If the application ended the dialog with an error, its earlier messages were dropped; a range without
-        messages then returns that error.
+        Missing messages are omitted. If the application ended a dialog with an error, the earlier messages of the dialog were dropped; if
+        the ranges of the dialog contain no messages, that error is returned.
         """
 
     def ending_errors(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, int]:
-        """Returns the numbers of queued errors with which applications ended dialogs and dropped the earlier messages."""
+        """Returns the message number of the queued error with which the application ended each dialog and dropped its earlier messages, by endpoint."""
 
     def read_body_slices(
         self, key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]
@@ -311,13 +311,13 @@ class DialogStorage(Protocol):
         """
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
-        """Returns the endpoint of each new conversation with its broker id and priority set, or why its service refuses it."""
+        """Returns, for each new conversation, the endpoint with its broker id, priority and lifetime set, or a refusal."""
 
     def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:
         """Returns whether messages of all these kinds may be received with any body, so that they need no `validate`."""
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
-        """Returns the refused messages (`MESSAGES`) by row, checking message type, direction and validation against the contracts."""
+        """Checks the type, direction and body of messages (`MESSAGES`), each under its contract; returns the refusals by row number."""
 
     def save_transmissions(self, objects: Mapping[EndpointKey, bytes]) -> None:
         """Writes transmission objects to the work table (P32), replacing older objects. The table must be emptied when the instance starts."""

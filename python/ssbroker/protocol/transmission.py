@@ -1,4 +1,4 @@
-"""The transmission object of an endpoint: its sent and acknowledged messages, and their packed form in the work table."""
+"""The transmission object of an endpoint, which records sent and acknowledged messages, and its packed form in the work table."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _NEVER: Final = 2**63 - 1
 class Transmission:
     """The transmission object of an endpoint.
 
-    All fragments of the messages below `head` have been sent at least once, and the first `cursor` fragments of `head`. Single-fragment
-    messages after `head`, up to `last_interleaved`, were sent between its fragments (P13).
+    All fragments of the messages before `head`, and the first `cursor` fragments of `head`, have been sent at least once. Single-fragment
+    messages after `head`, up to `last_interleaved`, were sent between the fragments of `head` (P13).
 
     Attributes:
         key: The endpoint.
@@ -53,7 +53,7 @@ class Transmission:
         fragment_bytes: The number of bytes charged for each fragment of a message in flight.
         started_sizes: The number of bytes charged for a started message until it is acknowledged in order.
         started_bytes: The sum of `started_sizes`: the number of bytes that the peer may have to buffer.
-        flights: When the fragments in flight are sent again.
+        flights: The fragments in flight, grouped by the time at which they are sent again.
         fragments_in_flight: The number of fragments in flight.
         bytes_in_flight: The number of bytes charged for the fragments in flight.
         is_dirty: Whether the object has changed since it was packed (P32).
@@ -119,7 +119,7 @@ class Transmission:
         self.head = self.last_interleaved = numbers.stop
 
     def is_next_unsent(self, sequence: int, fragment: int, count: int) -> bool:
-        """Returns whether this is the next fragment of `head`, or the next single-fragment message to interleave."""
+        """Returns whether a fragment is the next fragment of `head`, or the next single-fragment message to interleave."""
         if sequence == self.head:
             return fragment == self.cursor
         return count == 1 and sequence == max(self.head, self.last_interleaved) + 1
@@ -166,7 +166,7 @@ class Transmission:
         self.is_dirty = True
 
     def unacknowledged(self, fragments: dict[int, int]) -> dict[int, int]:
-        """Returns the given fragments that are not acknowledged."""
+        """Returns those of the given fragments that are not acknowledged."""
         in_flight = self.in_flight
         return {sequence: left for sequence, mask in fragments.items() if (left := mask & in_flight.get(sequence, 0))}
 
@@ -176,11 +176,12 @@ class Transmission:
 
     def is_due(self, now: int) -> bool:
         """Returns whether a retransmission is due."""
-        due = self.next_due()  # an interrupt in a generator that `any` closes early would be lost
+        # Without `any`, because an interrupt in a generator that `any` closes early would be lost.
+        due = self.next_due()
         return due is not None and due <= now
 
     def clamp_acknowledgement(self, acked: int, runs: list[AckRange]) -> tuple[int, list[AckRange]]:
-        """Limits an acknowledgement to sent messages; a partly sent message counts as a whole, because it may have been sent before a restart."""
+        """Limits an acknowledgement to sent messages; a partly sent message counts as sent, because all of it may have been sent before a restart."""
         head, cursor = self.head, self.cursor
         last_of_head = self.fragment_counts[head] - 1 if cursor else 0
         if acked >= head:
@@ -204,7 +205,7 @@ class Transmission:
         return acked < self.acked and any(run[2] >= self.first_unsent for run in runs)
 
     def acknowledge(self, acked: int, runs: list[AckRange]) -> None:
-        """Removes the fragments that a clamped acknowledgement names from flight."""
+        """Removes from flight the fragments that a clamped acknowledgement names."""
         self.is_dirty = True
         if acked > self.acked:
             for sequence in [each for each in self.in_flight if each <= acked]:
@@ -236,7 +237,7 @@ class Transmission:
         self.is_dirty = True
 
     def skip_to(self, sequence: int) -> None:
-        """Continues at a message; earlier messages have been removed from the transmission queue."""
+        """Continues at the message with the given number; earlier messages have been removed from the transmission queue."""
         for number in [each for each in {*self.in_flight, *self.fragment_counts} if each < sequence]:
             self._remove(number, -1)
             self.fragment_counts.pop(number, None)
@@ -290,9 +291,9 @@ class Transmission:
             self.cursor += (received ^ (received + 1)).bit_length() - 1
 
     def _requeue_lost(self) -> None:
-        """Retransmits the next message if the peer had acknowledged all its fragments and then discarded it (P23).
+        """Retransmits the message after `acked` if the peer had acknowledged all its fragments and then discarded it (P23).
 
-        The first time, the retransmission is immediate.
+        The first such retransmission of a message is immediate.
         """
         sequence = self.acked + 1
         if sequence < self.head and sequence not in self.in_flight:
@@ -316,9 +317,9 @@ _CONTINUATION: Final = 0x80
 
 
 def pack_transmission(transmission: Transmission) -> bytes:
-    """Packs an object into at most `PACKED_MAX` bytes.
+    """Packs a transmission object into at most `PACKED_MAX` bytes.
 
-    If more ranges are in flight than fit, everything after the acknowledged number is packed as unsent, and is sent
+    If more ranges are in flight than fit, everything after the message `acked` is packed as unsent, and is sent
     again at the earliest due time. `acked_beyond_cursor` is not packed, because the next acknowledgement repeats it;
     neither are the charges of started messages.
 
@@ -328,7 +329,7 @@ def pack_transmission(transmission: Transmission) -> bytes:
     """
     entries = [number for entry in _packed_entries(transmission) for number in entry]
     data = b"".join(map(_encode_varint, entries))
-    # All flights share one due time, because the waits need not be exact.
+    # In the packed form, all flights share one due time, because the waits need not be exact.
     due = min((flight.due for flight in transmission.flights), default=0)
     attempt = max((flight.attempt for flight in transmission.flights), default=_NOTHING_DUE)
     if _FIXED.size + len(data) + _CHARGE_BYTES_MAX > PACKED_MAX:
@@ -370,7 +371,7 @@ def pack_transmission(transmission: Transmission) -> bytes:
 
 
 def _packed_entries(transmission: Transmission) -> Iterator[tuple[int, ...]]:
-    """Yields runs of single-fragment messages in flight, and larger messages with their runs of fragments."""
+    """Yields the runs of single-fragment messages in flight, and each message of several fragments with its runs of fragments in flight."""
     before = transmission.acked
     run = 0
     for sequence in sorted({*transmission.in_flight, *transmission.fragment_counts}):
@@ -392,7 +393,7 @@ def _packed_entries(transmission: Transmission) -> Iterator[tuple[int, ...]]:
 
 
 def unpack_transmission(data: bytes) -> Transmission:
-    """Unpacks an object that `pack_transmission` has packed.
+    """Unpacks a transmission object that `pack_transmission` has packed.
 
     Raises:
         MalformedDataError: The bytes are not a packed transmission object.
