@@ -49,7 +49,7 @@ class Event:
 
     @property
     def warned_about(self) -> str | None:
-        """The subject of a warning that is written once, so that repeated events are logged at DEBUG; None if every event is a warning."""
+        """The subject of a warning that is written once: repeated events with this subject are logged at DEBUG. None if each event keeps its level."""
         return None
 
     @property
@@ -164,7 +164,7 @@ class ConnectionEvent(Event):
 
     @property
     def warned_about(self) -> str | None:
-        """The host and the reason, if the peer has connected. None for a failed dial: `is_repeated` says whether the previous dial also failed."""
+        """The host, the step and the reason; None for a failed dial, for which `is_repeated` says whether the previous dial failed in the same way."""
         return None if self.step is ConnectionStep.CONNECT_FAILED else f"{self.source}, {self.text}"
 
 
@@ -398,7 +398,7 @@ class ConversationEvent(Event):
         conversation_group_id: This side's conversation group.
         state: The endpoint's new state: SO, SI, CO, DI, DO, ER or CD.
         message_type_name: The message type, if the step concerns a message.
-        message_sequence_number: The sequence number of that message.
+        message_sequence_number: The sequence number of the message, if the step concerns one.
         error: The error code, if the step concerns an error.
         text: The error's text.
         priority: The conversation's priority.
@@ -448,7 +448,7 @@ class JobFailed(Event):
     Attributes:
         queue: The queue's name.
         conversation_id: The id of the conversation of the first message; None if the message was removed in the meantime.
-        conversation_handle: The handle of the endpoint that received the message.
+        conversation_handle: The handle of the endpoint that received the first message.
         attempt: How often the messages have been taken.
         error: The error, as text of at most 2,000 characters.
         retry_at: The time from which the messages can be taken again, in UTC.

@@ -1,4 +1,4 @@
-"""The events about single rows: damage, undeliverable messages, acknowledgements."""
+"""Creates the events about single rows: damaged fragments, undeliverable messages, acknowledgements."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _STEPS: Final = {
 
 
 def emit_acknowledgements(log: EventLog, table: pa.Table, *, is_sent: bool, now: int) -> None:
-    """Emits an event for each acknowledgement in a batch, if anything subscribes to them."""
+    """Emits an event for each acknowledgement in a batch, if a subscriber or the log takes such events."""
     if not log.wants(RemoteMessageAcknowledgement):
         return
     for row in table_to_rows(table):
@@ -76,7 +76,7 @@ def emit_acknowledgements(log: EventLog, table: pa.Table, *, is_sent: bool, now:
 def false_acknowledgement_event(
     key: EndpointKey, acked: int, now: int, *, peer: bytes | None = None
 ) -> MessageUndeliverable:
-    """Returns the event of an acknowledgement that names unsent messages; `acked` is -1 for no message."""
+    """Returns the event of an acknowledgement that names unsent messages; `acked` is -1 if it acknowledges no message in order."""
     return MessageUndeliverable(
         at=now,
         conversation_id=uuid.UUID(bytes=key[0]),
@@ -89,6 +89,6 @@ def false_acknowledgement_event(
 
 
 def undeliverable_event(key: EndpointKey, why: Refusal, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
-    """Returns the event of a first message that its service refuses."""
+    """Returns the event of a conversation's first message that the target service refuses."""
     conversation = uuid.UUID(bytes=key[0])
     return MessageUndeliverable(at=now, conversation_id=conversation, peer=peer, error=-why.code, text=why.description)

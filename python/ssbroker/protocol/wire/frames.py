@@ -19,7 +19,7 @@ from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.storage import EndpointKey
 
 MirroringRole: TypeAlias = Literal["principal", "mirror", "unknown"]
-"""The role of a database, as reported by an address. `unknown`: no database at the address has the broker id, or the database does not deliver."""
+"""The role of a database, as reported by an address. `unknown`: no database at the address has the queried broker id, or its broker is disabled."""
 
 
 MAGIC: Final = b"SSBW"
@@ -50,9 +50,9 @@ class FrameKind(IntEnum):
     PONG = 6
     """The answer to PING; also sent unasked by a side that has paused reading."""
     GOODBYE = 7
-    """The last frame of a side, with its reason."""
+    """The last frame of a side, with the reason why the connection ends."""
     DROPPED = 8
-    """Why conversations of the peer are not acknowledged."""
+    """Why rows from endpoints of the peer are not acknowledged."""
 
 
 BODY_LENGTHS: Final[dict[FrameKind, tuple[int, int]]] = {
@@ -65,7 +65,7 @@ BODY_LENGTHS: Final[dict[FrameKind, tuple[int, int]]] = {
     FrameKind.GOODBYE: (1, 513),
     FrameKind.DROPPED: (18, 18 << 10),
 }
-"""The minimum and maximum body length of each kind."""
+"""The minimum and maximum body length of each kind of frame."""
 
 
 def frame_parts(kind: FrameKind, body: Data) -> tuple[bytes, Data]:
@@ -85,7 +85,7 @@ def encode_frame(kind: FrameKind, body: Data = b"") -> bytes:
 
 
 class FrameReader:
-    """Reads frames from bytes that arrive in pieces of any size. A header is checked before any of its body is buffered.
+    """Reads frames from bytes that arrive in pieces of any size. The header of a frame is checked before the rest of its body is awaited.
 
     Attributes:
         body_max: The current maximum body length.
@@ -118,7 +118,7 @@ class FrameReader:
         """Returns the next complete frame; None if more bytes are needed.
 
         Raises:
-            PeerError: The data is not a frame, too long, or damaged.
+            PeerError: The data is not a frame, or the frame is too long or damaged.
         """
         available = len(self._data) - self._position
         header = bytes(self._data[self._position : self._position + HEADER_BYTES])
@@ -408,7 +408,7 @@ WIRE: Final = pa.schema([*ENVELOPE, *HOP_COLUMNS])
 
 ROWS_MAX: Final = 1_024
 BYTES_MAX: Final = 1 << 20
-"""A batch is closed when it reaches this many rows or bytes."""
+"""A batch of rows is closed when it reaches `ROWS_MAX` rows or this many bytes."""
 ROW_BYTES_MAX: Final = BYTES_MAX + (64 << 10)
 """The size of the largest row: a fragment of 1 MiB and its header."""
 
@@ -423,7 +423,7 @@ _MEASURED_BYTES_MIN: Final = 64 << 10
 
 
 def size_of(rows: pa.Table) -> int:
-    """Returns the size of rows in bytes. For small rows, returns the size of their buffers, which may be larger but takes a fiftieth of the time.
+    """Returns the size of rows in bytes. For small rows, returns the size of their buffers, which may be larger, but is known in a fiftieth of the time.
 
     Examples:
         >>> size_of(pa.table({"number": [1]})), size_of(pa.table({"body": [bytes(1 << 20)]})) - (1 << 20)
@@ -456,7 +456,7 @@ def split_rows(rows: pa.Table, *, max_bytes: int = BYTES_MAX) -> Iterator[tuple[
     """Splits rows into pieces that each fit into a frame; yields the pieces with their approximate sizes.
 
     Args:
-        rows: Rows of the wire.
+        rows: Rows of `WIRE`.
         max_bytes: The maximum size of a piece of more than one row.
 
     Raises:
@@ -501,7 +501,7 @@ def pack_batch(rows: pa.Table) -> memoryview:
 
 
 def unpack_batch(body: Data) -> pa.Table:
-    """Unpacks the body of a frame into 1 to 1,024 rows.
+    """Unpacks the body of a FRAGMENTS frame into 1 to 1,024 rows.
 
     Raises:
         PeerError: The body is not a valid batch.

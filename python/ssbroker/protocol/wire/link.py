@@ -81,11 +81,11 @@ TRANSITIONS: Final[dict[Phase, dict[LinkInput, Phase]]] = {
     _F: {LinkInput.LEAVE: _F, LinkInput.WRITTEN: _V, LinkInput.END: _V},
     _V: {LinkInput.LEAVE: _V, LinkInput.WRITTEN: _V, LinkInput.END: _V},
 }
-"""The next phase for each phase and input. Other inputs are not allowed; the first three are then protocol violations by the peer."""
+"""The next phase for each phase and input. All other inputs are not allowed; HELLO, FRAME and GOODBYE are then protocol violations by the peer."""
 
 
 _TIMEOUT_MIN: Final = 1_000
-"""A millisecond. Values below are probably numbers of seconds."""
+"""The minimum timeout: a millisecond. Smaller values are probably meant in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +95,8 @@ class LinkLimits:
     Attributes:
         hello_bytes_max: The maximum size of a frame body before the peer's HELLO, in bytes.
         hello_timeout: How long the peer's HELLO may take after the connection is established.
-        ping_after: PING is sent after this time without data, while an answer is outstanding.
-        silence_timeout: The peer is considered lost after this time without data, while an answer is outstanding.
+        ping_after: PING is sent after this time without data from the peer, while an answer is outstanding.
+        silence_timeout: The peer is considered lost after this time without data from the peer, while an answer is outstanding.
         keepalive_interval: How often a side that has paused reading sends a keepalive.
         idle_timeout: A connection without traffic is closed after this time.
         goodbye_timeout: The maximum time without receiving or sending anything between GOODBYE and the end of the connection; after 12 times
@@ -208,7 +208,7 @@ class LinkDeadlines:
         self.await_answer(now)
 
     def probe_sent(self, now: int) -> None:
-        """Records that PING is sent immediately; its answer is due as soon as the answer to a regular PING."""
+        """Records that PING is sent immediately; the peer has as much time to answer as after a regular PING."""
         self._awaiting_since = now - self._limits.ping_after
         self._is_ping_sent = True
 
@@ -222,7 +222,7 @@ class LinkDeadlines:
         self._last_keepalive = now
 
     def resumed(self, now: int) -> None:
-        """Records that this side reads again: the peer has the full time to answer."""
+        """Records that this side reads again, so that the peer again has the full time to answer."""
         self._is_paused = False
         if self._awaiting_since is not None:
             self._awaiting_since = now
@@ -423,8 +423,8 @@ class FrameQueue:
         first_bytes: The maximum size of the first frame.
 
     Attributes:
-        rows: The number of rows.
-        bytes: The approximate size of these rows.
+        rows: The number of waiting rows.
+        bytes: The approximate size of the waiting rows.
     """
 
     __slots__ = ("_max_bytes", "_tables", "bytes", "rows")
@@ -530,7 +530,7 @@ class Link:
         """Receives bytes in pieces of any size; returns the events. After the end of the link, bytes are ignored.
 
         Raises:
-            PeerError: The peer violated the protocol. The link has ended, except for a GOODBYE with the reason if HELLO had arrived.
+            PeerError: The peer violated the protocol. The link has ended; if HELLO had arrived, only a GOODBYE is left to send.
         """
         if self._phase is Phase.OVER:
             return []
@@ -570,13 +570,13 @@ class Link:
         """Answers a role query; does nothing if the link is leaving.
 
         Raises:
-            ProtocolError: A value is invalid, or there is no such query.
+            ProtocolError: A value is invalid, or the peer has no unanswered query for this database.
         """
         if not self.is_leaving:
             self._role_queries.reply(broker_instance, role, number)
 
     def report_drops(self, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """Tells the peer why rows of its endpoints are not acknowledged; does nothing beyond `DROPS_MAX`, or if the link is leaving."""
+        """Tells the peer why rows of its endpoints are not acknowledged; ignores reasons beyond `DROPS_MAX`, and all if the link is leaving."""
         if not self.is_leaving:
             self._drops |= islice(reasons.items(), DROPS_MAX - len(self._drops))
 
