@@ -1,4 +1,4 @@
-"""Addresses of instances: parses them, collects them from routes, and decides which may be dialled."""
+"""Parses the addresses of instances, collects the addresses that routes name, and decides which may be dialled."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class ConnectionOwner(Protocol):
 
     @property
     def buffer(self) -> memoryview:
-        """The buffer that sockets are read into, one at a time."""
+        """The buffer into which all sockets are read, one at a time."""
 
     def now(self) -> int:
         """Returns the time in microseconds since 1970."""
@@ -161,12 +161,12 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether rows of the connection's outboxes are sent over it."""
+        """Whether the connection sends the rows of its outboxes."""
         return not self._is_closing and self.close_reason is None and self.link.is_usable
 
     @property
     def unsent_bytes(self) -> int:
-        """The bytes that the operating system has not accepted yet."""
+        """The number of bytes that the operating system has not accepted yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
@@ -222,7 +222,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self.is_send_paused = True
 
     def resume_writing(self) -> None:
-        """Schedules further writing, because a transport must not be closed in this callback."""
+        """Schedules further writing instead of writing now, because a transport must not be closed in this callback."""
         self.is_send_paused = False
         self._loop.call_soon(self.pump)
 
@@ -338,14 +338,14 @@ class PeerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def pause(self) -> None:
-        """Stops reading, so that TCP slows the peer down; unauthenticated peers are read anyway."""
+        """Stops reading, so that TCP slows the peer down; does nothing until the peer has sent HELLO."""
         if self._transport is not None and self.link.peer_identity is not None and not self.link.is_paused:
             with self.guard:
                 self.link.pause(now=self._clock())
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Reads again."""
+        """Resumes reading."""
         if self._transport is not None and self.link.is_paused:
             with self.guard:
                 self.link.resume(now=self._clock())

@@ -48,7 +48,7 @@ class ConnectionManager:
     """All connections of an endpoint. Methods run in the endpoint's thread unless stated otherwise.
 
     Attributes:
-        buffer: The buffer that sockets are read into, one at a time.
+        buffer: The buffer into which all sockets are read, one at a time.
         connections: All connections by id, oldest first.
         dialer: Dials the addresses to which rows are sent.
         refusals: The number of connections that were closed because their address dials too often.
@@ -81,7 +81,7 @@ class ConnectionManager:
         return self._context.clock()
 
     def accept(self) -> PeerConnection:
-        """Returns a new connection for a socket that a peer has dialled; it may never be connected."""
+        """Returns a new connection for a socket that a peer has dialled; its `connection_made` may never be called."""
         link = SecureLink(
             self._context.channel(is_accept=True),
             own=self._context.own,
@@ -254,7 +254,7 @@ class ConnectionManager:
             elif decision is KeptConnection.FIRST:
                 self._supersede(connection, rival)
                 rival.probe()
-        # A peer that keeps dialling without closing its connections or answering GOODBYE keeps only a few.
+        # A peer that keeps dialling without closing its connections or answering GOODBYE keeps only a few connections.
         for older in [each for each in self._by_peer[peer_key] if each.is_usable][:-_USABLE_PER_PEER_MAX]:
             self._supersede(older, connection)
         for oldest in self._by_peer[peer_key][:-_CONNECTIONS_PER_PEER_MAX]:
@@ -364,8 +364,8 @@ QUERIES_MAX: Final = 512
 class RoleAnswers:
     """Answers role queries of peers, in the endpoint's thread.
 
-    An answer must not be older than its query, so each answer requires the files to be read, and peers may query at any
-    rate. Queries that arrive soon after an answer therefore wait, and are answered together.
+    An answer must not be older than its query, so each answer requires the database files to be read, and peers
+    may query at any rate. Queries that arrive soon after an answer therefore wait, and are answered together.
     """
 
     def __init__(self, context: EndpointContext) -> None:

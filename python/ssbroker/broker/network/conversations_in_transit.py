@@ -46,13 +46,13 @@ class ConversationInTransit:
     """A conversation whose messages are being sent.
 
     Attributes:
-        outgoing: The conversation as delivery last passed it.
+        outgoing: The conversation, as delivery last passed it to `ConversationsInTransit.add`.
         since: When the conversation was added, or last acknowledged.
-        blocked_by: The status that blocks its messages; None if they are not blocked.
-        drop_reason: Why the next hop does not acknowledge its messages; None if it has given no reason since `since`.
+        blocked_by: The status that blocks the messages of the conversation; None if they are not blocked.
+        drop_reason: Why the next hop does not acknowledge the messages; None if the next hop has given no reason since `since`.
         dropped_at: When the next hop gave the reason.
         status_text: The `transmission_status` that was last written.
-        last_seen: When delivery last passed it.
+        last_seen: When delivery last passed the conversation to `ConversationsInTransit.add`.
     """
 
     outgoing: OutgoingConversation
@@ -205,7 +205,7 @@ class ConversationsInTransit:
             self.unreachable.pop(address, None)
 
     def clear(self) -> None:
-        """Removes all conversations, so that they are routed again; delivery adds conversations with waiting messages."""
+        """Removes all conversations, so that they are routed again; delivery adds the conversations with waiting messages again."""
         with self._guard:
             self._conversations.clear()
             self._keys.clear()
@@ -260,7 +260,7 @@ class ConversationsInTransit:
 
 
 UPDATES_MAX: Final = 1000
-"""The maximum number of statuses to write in one transaction; nothing is sent meanwhile."""
+"""The maximum number of statuses to write at a time; nothing is sent while they are written."""
 PAUSE_FACTOR: Final = 20
 """The pause after writing is at least this many times as long as the writing took, so that an unstable peer costs little."""
 
@@ -285,7 +285,7 @@ class StatusWriter:
         self.is_due = True
 
     def write(self, *, now: int) -> int | None:
-        """Writes changed statuses, unless it is too early; returns when to call it again, or None if nothing is left."""
+        """Writes changed statuses, unless the last write was too recent; returns when to call `write` again, or None if nothing is left."""
         if not self.is_due:
             return None
         if 0 <= now - self._written_at < self._pause:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class UnresolvedMirror(NamedTuple):
-    """A mirrored route whose principal is unknown, as a next hop: its messages wait until it is known."""
+    """A mirrored route whose principal is unknown, as a next hop: messages for it wait until the principal is known."""
 
     address: str
     mirror_address: str
@@ -198,7 +198,7 @@ class DatabaseDialogs:
         return changes
 
     def without_route(self, keys: Iterable[EndpointKey]) -> set[EndpointKey]:
-        """Returns the endpoints whose last rows found no route."""
+        """Returns those of the given endpoints whose last rows had no route."""
         held = self.next_hops.keys(NOWHERE)
         return held.intersection(keys) if held else set()
 
@@ -220,7 +220,7 @@ class DatabaseDialogs:
             raise
 
     def _assign_next_hops(self, rows: pa.Table, *, now: int) -> list[OutboundRows]:
-        """Returns rows of the engine by next hop, with their keys, without those that have no route."""
+        """Returns rows of the engine by next hop, with their key exchange blobs; omits rows that have no route."""
         senders, are_plain = sender_runs(rows)
         next_hops = self._next_hops(rows, senders)
         blobs = (
@@ -275,7 +275,7 @@ class DatabaseDialogs:
             log_failure(self.database, "missing routes could not be requested; the request is repeated later", error)
 
     def _route_brokers(self, senders: Sequence[ConversationEndpoint]) -> list[bytes | None]:
-        """Returns the broker ids that the routes of unbound initiators to other instances name."""
+        """Returns the broker id that the route of each unbound initiator names; None if it names none, or leads to no other instance."""
         queries = [RouteQuery(each.conversation_id, True, each.far_service, None) for each in senders]
         found = self._remote_brokers(queries)
         keys = [(each.conversation_id, True) for each in senders]
@@ -283,7 +283,7 @@ class DatabaseDialogs:
         return found
 
     def _remote_brokers(self, queries: Sequence[RouteQuery]) -> list[bytes | None]:
-        """Returns the broker id, if any, that the route of each query to another instance names."""
+        """Returns the broker id that the route of each query names; None if the route names none, or leads to no other instance."""
         decisions = self._background.routes.decisions(self.database.name, queries)
         return [each.broker_instance if each.outcome == _REMOTE else None for each in decisions]
 
@@ -305,8 +305,8 @@ class DatabaseDialogs:
             place_of = {sender: place for place, (sender, _) in zip(starts, senders, strict=False)}
             services = rows["to_service_name"]
             queries = [
-                # Until a conversation is bound, it names no broker id itself; it takes the route whose broker id its
-                # messages name.
+                # Until a conversation is bound, its messages name the broker id of the route. The query for that route
+                # names no broker id.
                 self._unbound[each[:2]][0]
                 if each[:2] in self._unbound
                 else RouteQuery(each[0], each[1], services[place_of[each]].as_py(), each[2])
@@ -464,7 +464,7 @@ class DialogRegistry:
     def _waiting(
         self, database: DatabaseContext, sent: Callable[[], Mapping[int, tuple[bytes, int]]]
     ) -> list[OutgoingConversation]:
-        """Returns the conversations with other instances that have messages to send, except those of `sent`."""
+        """Returns conversations with other instances that have waiting messages, except those without new messages according to `sent`."""
         with database.file.read() as connection:
             waiting = transmission_queue.waiting_endpoints(connection)
             in_transit = sent() if waiting else {}
@@ -480,7 +480,7 @@ class DialogRegistry:
         ]
 
     def _drop_watch(self, database_id: int) -> None:
-        """Drops the watch of a file; the first call of a new one reports a change."""
+        """Drops the watch of a file; the first check of a new watch reports a change."""
         if (watch := self._watches.pop(database_id, None)) is not None:
             watch.close()
 
@@ -493,6 +493,6 @@ class DialogRegistry:
 
 
 def _version(database: DatabaseContext) -> tuple[bytes, bool] | None:
-    """Returns the broker id of a database and whether priorities apply, which identify its state; None if it does not deliver."""
+    """Returns the broker id of a database and whether priorities apply, which identify its state; None if the database does not deliver."""
     broker = database.objects().broker
     return (broker.service_broker_guid, broker.is_honor_broker_priority_on) if broker.is_delivering else None

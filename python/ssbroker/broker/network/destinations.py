@@ -26,7 +26,7 @@ class Destination:
     Attributes:
         address: The address, in the form of routes.
         outbox: The rows that wait to be sent to the address.
-        connection: The connection for these rows; None if there is none.
+        connection: The connection over which the rows are sent; None if there is none.
         peer_key: The peer that last answered at the address.
         role_queries: The broker ids whose roles must be queried.
         pending_queries: The broker ids whose queries have not been answered yet.
@@ -122,7 +122,7 @@ class Destination:
             self.outbox.unblock()
 
     def discard(self) -> None:
-        """Discards pending rows, and accepts no rows until the wait has ended."""
+        """Discards pending rows and role queries, and accepts no rows until the wait before the next dial has ended."""
         self.outbox.block()
         self.outbox.clear()
         self.role_queries.clear()

@@ -42,10 +42,10 @@ class _Socket(socket.socket):
 
 
 async def connect_socket(host: str, port: int, dial_filter: DialFilter) -> socket.socket:
-    """Returns a connected socket; if cancelled, leaves no socket open (which asyncio does not guarantee).
+    """Returns a socket connected to a lower-case host; if cancelled, leaves no socket open (which asyncio does not guarantee).
 
     Raises:
-        OSError: No address answers, the lower-case host name is unknown, or none of its addresses may be dialled.
+        OSError: No address of the host answers, the host name is unknown, or none of its addresses may be dialled.
     """
     if dial_filter.refuses(host):
         raise PermissionError(_dial_only_message(host))
@@ -170,7 +170,7 @@ class Dialer:
 
     Args:
         context: The state that the parts of an endpoint share.
-        begin: Registers a connection that is about to be dialled.
+        begin: Creates and registers the connection for an address that is about to be dialled.
         usable_connection: Returns the usable connection to a peer, if any.
 
     Attributes:
@@ -234,7 +234,7 @@ class Dialer:
         self.send_or_dial(destination)
 
     def greeted(self, connection: PeerConnection, peer_key: PeerKey) -> None:
-        """Sends the pending rows of a peer over its new connection."""
+        """Sends the rows that wait for a peer over the new connection to this peer."""
         for destination in self._by_connection.get(connection, ()):
             destination.peer_key = peer_key
             self._dial_slots.release(destination)
@@ -284,7 +284,7 @@ class Dialer:
                 self._ended(destination, connection, reason, peer_key)
 
     def has_failed_before(self, connection: PeerConnection, reason: CloseReason) -> bool:
-        """Returns whether the previous dials of a failed connection ended for the same reason."""
+        """Returns whether the previous dial of each address of a failed connection failed for the same reason."""
         destinations = self._by_connection.get(connection, ())
         return bool(destinations) and all(
             each.is_dialling and each.failure_reason == reason.text for each in destinations
@@ -315,7 +315,7 @@ class Dialer:
             self.send_or_dial(destination)
         elif reason.goodbye is GoodbyeReason.SUPERSEDED and peer_key is not None:
             kept = self._usable_connection(peer_key)
-            if kept is None:  # it is reported next
+            if kept is None:  # the kept connection is reported next
                 destination.failures += 1
                 self._schedule_retry(destination)
             else:

@@ -49,10 +49,10 @@ class KeyOffer:
 
     Attributes:
         key_exchange: The blob. Rows, acknowledgements and errors carry it until the peer has the key; None for no blob.
-            The target has the initiator's key once the endpoint is bound; the initiator has the target's key once it
-            has acknowledged a row.
+            The target has the initiator's key once the initiator's endpoint is bound; the initiator has the target's key
+            once it has acknowledged a row.
         valid_until: When the offer expires and must be requested again, in microseconds since 1970; None for never. An
-            offer without a blob also expires if a blob could not be created.
+            offer that has no blob because none could be created also expires.
     """
 
     key_exchange: bytes | None = field(default=None, repr=False)
@@ -100,7 +100,7 @@ class RefusedDirection:
 
 
 class DialogKeys:
-    """Agrees on the session keys of dialogs, with the certificates of the databases. For one thread at a time."""
+    """Agrees on the session keys of dialogs, using the certificates of the databases. For one thread at a time."""
 
     def __init__(self) -> None:
         self._offers: Final = KeyOffers()
@@ -154,7 +154,7 @@ class DialogKeys:
     def update_certificate(self, database: DatabaseContext, endpoint: DialogEndpoint, first_row: FirstRow) -> bool:
         """Checks whether a blob for an existing conversation contains the same key, signed with another certificate of the sender.
 
-        If so, the certificate is durable on return and replies use it.
+        If so, the new certificate is durable on return, and replies use it.
 
         Returns:
             Whether the certificate changed.
@@ -212,7 +212,7 @@ class DialogKeys:
     def _target_offer(
         self, database: DatabaseContext, objects: Objects, service: Service, endpoint: ConversationEndpoint
     ) -> KeyOffer | TransmissionStatus:
-        """Returns the reply of a target: its own key, if it knows the initiator."""
+        """Returns the offer of a target: a key of its own, if the initiator has identified itself with a certificate."""
         key, fingerprint = endpoint.session_key, endpoint.far_certificate
         if key is None or fingerprint is None or endpoint.far_session_key is None:
             return KeyOffer()
@@ -244,7 +244,7 @@ class DialogKeys:
     def _accept_initiator(
         self, database: DatabaseContext, objects: Objects, first_row: FirstRow
     ) -> ExchangedKeys | RefusedDirection | None:
-        """Checks the first row of a conversation that starts here."""
+        """Checks the first row that the initiator of a conversation has sent."""
         service = objects.services.get(first_row.to_service_name)
         if service is None:  # routing and the storage report this
             return None
@@ -283,7 +283,7 @@ class DialogKeys:
     def _open_blob(
         self, database: DatabaseContext, objects: Objects, first_row: FirstRow, data: bytes, service: Service
     ) -> tuple[bytes, Certificate | None] | RefusedDirection:
-        """Returns the key in a blob, and the sender's certificate; None for anonymous security."""
+        """Returns the key in a blob, and the sender's certificate, which is None for anonymous security; or the refusal."""
         blob = key_exchange.parse_blob(data)
         if blob is None:
             return RefusedDirection(_NOT_VALID, "the key exchange blob is malformed")

@@ -102,8 +102,8 @@ class BodyReader:
 class SqliteDialogStorage:
     """Implements `protocol.storage.DialogStorage` for one database. For one thread at a time: the thread of its engine.
 
-    Removes the stored send states of an earlier process (P32). `route_brokers` returns, for unbound initiators, the
-    broker ids that their routes name.
+    The constructor removes the transmission objects that an earlier process stored (P32). `route_brokers` returns, for
+    unbound initiators, the broker ids that their routes name.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class SqliteDialogStorage:
             self._is_unsynced = True
 
     def sync(self) -> None:
-        """See `DialogStorage`. If a receiver in this process has committed since, it has already synced the log."""
+        """See `DialogStorage`. This is fast if a receiver in this process has committed since, because that commit has synced the log."""
         if self._is_unsynced:
             self._database.file.sync()
             self._is_unsynced = False
@@ -302,7 +302,7 @@ def _dialog_endpoint(objects: Objects, row: conversation_endpoints.ConversationE
 
 
 def _messages(found: list[pa.RecordBatch]) -> pa.Table:
-    """Returns messages of the transmission queue as `MESSAGES`; the body is null if only a part of it was requested."""
+    """Returns messages of the transmission queue as `MESSAGES`; a body longer than `max_body_bytes` is null."""
     return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
 
 

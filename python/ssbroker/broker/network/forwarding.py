@@ -152,7 +152,7 @@ class ForwardedRows:
         return [min(max(each, 0) + held, _SECONDS_MAX) for each in values(self.rows, "time_consumed")]
 
     def expired(self, *, now: int) -> list[int]:
-        """Returns the rows whose time to live has ended."""
+        """Returns the indices of the rows whose time to live has ended."""
         lives = values(self.rows, "time_to_live")
         return [
             row
@@ -161,7 +161,7 @@ class ForwardedRows:
         ]
 
     def deadline(self) -> int:
-        """Returns when the time to live of the first row ends."""
+        """Returns the earliest time at which the time to live of one of the rows ends."""
         lives: Any = self.rows["time_to_live"].cast(pa.int64())
         left = pc.min(pc.subtract(lives, pa.array(self.seconds_in_transit(now=self.since), pa.int64()))).as_py()
         return self.since + SECOND * (left or 0)
@@ -227,7 +227,7 @@ class ForwardingCounters:
 
     Attributes:
         messages: Rows forwarded.
-        bytes: The size of these rows.
+        bytes: The size of the forwarded rows.
         discarded: Rows dropped.
     """
 
@@ -296,7 +296,7 @@ class ForwardingBuffer:
         self._discard(batch, dict.fromkeys(range(len(batch.keys)), error), now=now, why=why)
 
     def allow_duplicates(self, batch: ForwardedRows) -> None:
-        """Accepts the same rows again, because the held rows go to a route that is no longer valid."""
+        """Accepts the same rows again, because the held rows are sent over a route that is no longer valid."""
         self._keys.difference_update(batch.keys)
 
     def drop_expired(self, batches: Iterable[ForwardedRows], *, now: int) -> Iterator[ForwardedRows]:
@@ -347,7 +347,7 @@ class ForwardingHop:
         is_full: Whether the outbox currently accepts no rows.
         is_failing: Whether the address cannot be reached.
         instance_id: The instance that answered at the address. Until an instance has answered, no rows are sent: they
-            may have come from this instance.
+            may have come from that instance.
     """
 
     waiting: deque[ForwardedRows] = field(default_factory=deque)
@@ -495,8 +495,8 @@ class MessageForwarder:
     def reroute(self, route: Callable[[pa.Table], pa.Table]) -> None:
         """Routes rows again after a change of the catalog; rows without a route are dropped.
 
-        Rows that an outbox has accepted are not moved. If their route has changed, the same rows are accepted again:
-        they are not duplicates on the new route.
+        Rows that an outbox has accepted are not moved. If their route has changed, the same rows are accepted when they
+        arrive again: they are not duplicates on the new route.
         """
         now = self._clock()
         with self._emitting():
@@ -567,7 +567,7 @@ class MessageForwarder:
                 if result.is_accepted:
                     batch.end = result.accepted_rows
                     hop.in_transit.append(batch)
-                else:  # its outbox was full, or the wait after a failed dial has not ended
+                else:  # the outbox was full, or the wait after a failed dial has not ended
                     hop.waiting.appendleft(batch)
 
     def _drop_expired(self, *, now: int) -> None:

@@ -109,7 +109,7 @@ class InboundRouter:
         return all(any(is_loaded(key) for is_loaded in loaded) for key in receiver_keys(rows))
 
     def decisions(self, rows: pa.Table) -> pa.Table:
-        """Routes rows received from outside; returns one row of `schemas.DECISIONS` for each."""
+        """Routes rows received from other instances; returns one row of `schemas.DECISIONS` for each."""
         # Combined into one chunk, because rows that were received one by one would otherwise be routed one by one.
         return self._background.catalog.router().route(
             _conversations(rows).combine_chunks(), now=self._instance.clock()
@@ -198,8 +198,8 @@ class InboundRouter:
             for number in numbers
             if decisions["reason"][number].as_py() == "route_requested"
         }
-        # If another database has already requested the route, routing skipped that step, but the answer creates no
-        # route in msdb (R1).
+        # If another database has already requested the route, routing has skipped the request step, but the answer
+        # creates no route in msdb (R1).
         routing = self._background.dynamic_routing
         is_asking = routing.has_configuration_service(self._instance.msdb, now=now)
         pending = frozenset(self._background.catalog.catalog().pending_requests if is_asking else ())
@@ -244,7 +244,7 @@ def _sender(receiver: EndpointKey) -> EndpointKey:
 
 
 def _conversations(rows: pa.Table) -> pa.Table:
-    """Returns the routing input for received rows; a null `database` means that they come from outside."""
+    """Returns the routing input for received rows; a null `database` means that they come from another instance."""
     columns: list[Any] = [
         rows["conversation_id"],
         pa.nulls(rows.num_rows, pa.string()),
@@ -290,7 +290,7 @@ class FirstRowCheck:
         self._router: Final = router
 
     def start_round(self) -> None:
-        """Resets the limits that apply to one turn."""
+        """Resets the limits that apply to one turn of the exchange."""
         self._keys.start_round()
 
     def check(self, peer: Peer, part: InboundRows) -> tuple[pa.Table, SessionKeys]:

@@ -170,7 +170,7 @@ class InboundWriter:
             fragments.remove_below(connection, received.items())
 
     def _acknowledge(self) -> None:
-        """Removes acknowledged messages; handles endpoints one by one that this binds or closes."""
+        """Removes acknowledged messages; endpoints that an acknowledgement binds or closes are handled one by one."""
         simple: list[tuple[int, int]] = []
         for key, acked in self._changes.acknowledged.items():
             row = self._rows[key]
@@ -190,7 +190,7 @@ class InboundWriter:
         delete_acknowledged(self._work, simple)
 
     def _end_failed(self) -> None:
-        """Ends conversations that cannot continue with an error."""
+        """Ends, with an error, the conversations that cannot continue."""
         changes = self._changes
         for key, body in changes.errors.items():
             row = self._reread(key)

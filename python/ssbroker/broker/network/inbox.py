@@ -27,7 +27,7 @@ Batch: TypeAlias = "tuple[Peer, pa.Table]"
 ROWS_MAX: Final = 4096
 """The number of rows that one turn processes, in whole batches; while this many rows wait, connections are not read."""
 BYTES_MAX: Final = 8 << 20
-"""The same limit in bytes."""
+"""The same limit as `ROWS_MAX`, in bytes."""
 _RESUME_SHARE: Final = 0.5
 """Reading from connections resumes when the inbox has shrunk to this share of the limits."""
 
@@ -178,7 +178,8 @@ class Inbox:
 
     Apart from the parts of large messages, the inbox holds about as much as one turn processes: the longer rows wait,
     the more of them the sender retransmits needlessly (P17). `pause` stops reading from connections, and `resume`
-    continues reading. `clock` returns microseconds. With `holds_large_messages`, call `release_due` in time.
+    continues reading. `clock` returns microseconds. With `holds_large_messages`, call `release_due` at the times that it
+    returns.
     """
 
     def __init__(

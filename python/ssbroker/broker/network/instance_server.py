@@ -54,7 +54,7 @@ class ServeOptions:
             (`*.example.com`). If empty, any destination that a route or a service name contains may be dialled.
         limits: The timeouts and size limits of connections.
         settings: The settings of the dialog protocol; `max_fragment_bytes` must be between 2,048, so that peers can receive the largest
-            message, and 1,048,576, the largest that fits a frame.
+            message, and 1,048,576, the largest fragment that fits into a frame.
         close_timeout: The maximum number of seconds that `close` waits for queued messages to be sent.
 
     Raises:
@@ -274,7 +274,7 @@ class Server:
         Sending takes at most `close_timeout` seconds. In a signal handler or a subscriber that runs during a call of the broker, each wait
         for another thread takes at most a second. Closing a server that is not open does nothing.
         """
-        # A forked child has already closed its copies; the parent continues to serve.
+        # A forked child has already closed its copies of the sockets; the parent continues to serve.
         if not self._is_open or self._instance.databases_list.is_inherited:
             return
         self._is_open = False
@@ -320,7 +320,7 @@ class Server:
             self._commits.join(wait_limit())
 
     def _follow_announcements(self) -> None:
-        """Ensures that messages which other processes commit are sent at once, and that their changes of objects are noticed."""
+        """Ensures that messages committed by other processes are sent at once, and that changes these processes make to objects are noticed."""
         signals = self._commit_signals
         seen = signals.count(TRANSMISSIONS_CHANNEL)
         self._wake()

@@ -1,4 +1,4 @@
-"""The interfaces between the message exchange and the network endpoint, and the peers that the endpoint connects."""
+"""The interfaces between the message exchange and the network endpoint, and the peers to which the endpoint connects."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Peer:
 
 
 class SendResult(NamedTuple):
-    """What became of rows for an address."""
+    """The result of sending rows to an address."""
 
     is_accepted: bool
-    """Whether its outbox has accepted them."""
+    """Whether the outbox of the address has accepted the rows."""
     is_full: bool
-    """Whether it accepts nothing more for now."""
+    """Whether the outbox accepts nothing more for now."""
     accepted_rows: int
-    """How many rows it has accepted so far, as in `NetworkEndpoint.progress`."""
+    """How many rows the outbox has accepted so far, as in `NetworkEndpoint.progress`."""
 
 
 class EndpointListener(Protocol):
@@ -67,7 +67,7 @@ class EndpointListener(Protocol):
         """Reports that an address accepts rows again: its full outbox is half empty, or the wait after a failed dial has ended."""
 
     def connection_failed(self, address: str, why: str) -> None:
-        """Reports that a dial failed or the last connection to an address broke; rows not yet written to it are lost."""
+        """Reports that a dial failed or the last connection to an address broke; rows not yet written to a connection are lost."""
 
     def connected(self, address: str, peer: Peer) -> None:
         """Reports that a dialled address has answered, or that the instance at the address has dialled this instance."""
@@ -144,7 +144,7 @@ class NetworkEndpoint(Protocol):
         """Stops reading from all connections until `resume`, so that TCP slows the senders down."""
 
     def resume(self) -> None:
-        """Reads again."""
+        """Resumes reading."""
 
     @property
     def sent_by_priority(self) -> Mapping[int, int]:

@@ -21,21 +21,21 @@ class EndpointLimits:
         link: The time and size limits of one connection.
         login_timeout: Maximum time for TCP, TLS and HELLO together.
         max_unauthenticated_bytes: Maximum bytes that are read from a peer before it is authenticated.
-        max_unauthenticated: Maximum number of unauthenticated connections; a new connection replaces the oldest. It
-            never exceeds a quarter of the process's open-file limit (`RLIMIT_NOFILE`), so that the rest is available
+        max_unauthenticated: Maximum number of unauthenticated connections; a new connection replaces the oldest. The
+            number never exceeds a quarter of the process's open-file limit (`RLIMIT_NOFILE`), so that the rest is available
             for databases and authenticated peers.
         max_connections_per_principal: Maximum number of connections that one principal may have dialled, counting all
-            instance ids that it states; a new connection replaces the oldest. It never exceeds a quarter of the
-            open-file limit either.
+            instance ids that it states; a new connection replaces the oldest. The number never exceeds a quarter
+            of the open-file limit either.
         dial_burst: Number of connections that one address may dial in a burst; an IPv6 /64 network counts as one address.
         dials_per_second: Number of connections that one address may dial per second after the burst.
         max_unrouted_addresses: Maximum number of addresses in use that peers have chosen and no route names.
-        max_unrouted_dials: Maximum number of these addresses that are dialled at the same time; further addresses wait.
+        max_unrouted_dials: Maximum number of addresses named by no route that are dialled at the same time; further ones wait.
         outbox_bytes: Maximum bytes that wait to be sent to one address.
         dial_wait: Wait after a failed dial; it doubles after each further failure.
         max_dial_wait: Maximum wait after a failed dial.
-        stable_after: Minimum duration after which a connection without received rows counts as stable: when it ends,
-            the wait starts again at `dial_wait`.
+        stable_after: Minimum duration after which a connection without received rows counts as stable: when a stable
+            connection ends, the waits between dials start again at `dial_wait`.
 
     Raises:
         OptionError: A value is out of range.

@@ -53,12 +53,12 @@ POLL_PAUSE_FACTOR: Final = 20
 OWN_ADDRESSES_MAX: Final = 100
 """The number of its own addresses that the instance learns by dialling them; peers can choose such addresses too."""
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
-"""The interval after which a batch is tried again that a locked database has delayed."""
+"""The interval after which a batch that a locked database has delayed is tried again."""
 
 RECEIVE_NOW_ROWS_MAX: Final = 16
 """The maximum number of rows that are written in the thread that receives them."""
 RECEIVE_NOW_BYTES_MAX: Final = 64 << 10
-"""The same limit in bytes."""
+"""The same limit as `RECEIVE_NOW_ROWS_MAX`, in bytes."""
 YIELD_SECONDS: Final = 20e-6
 """How long a turn pauses after it has written 1 to `RECEIVE_NOW_ROWS_MAX` rows. The receiver that it has woken needs
 the interpreter lock, which it would otherwise get only at the end of the turn."""
@@ -265,7 +265,7 @@ class MessageExchange:
         self._yield_to_receivers(sum(rows.num_rows for _, rows in batches))
         self._start_conversations()
         due_times = [held_until, self._status_writer.write(now=now)]
-        self._forwards_first ^= bool(self._writable)  # alternate, so that neither starves the other
+        self._forwards_first ^= bool(self._writable)  # alternate, so that neither sending nor forwarding starves
         if self._forwards_first:
             self._resume_forwarding()
         due_times += self._sender.send_all(now=now)
@@ -413,8 +413,8 @@ class MessageExchange:
     def _send_now(self) -> bool:
         """Sends everything that is due, unless another thread uses the dialogs or other work comes first; returns whether nothing is left to do.
 
-        The calling thread may be the main thread, where a signal handler may run at any point, and commit or close the server. If it raises an
-        exception, all dialogs are dropped, and the next turn creates them from their databases, as after a restart.
+        The calling thread may be the main thread, where a signal handler may run at any point, and commit or close the server. If an
+        exception interrupts the sending, all dialogs are dropped, and the next turn creates them from their databases, as after a restart.
         """
         thread = get_ident()
         if not self._instance.background or self._guard.is_held_by_this_thread:  # further up the stack

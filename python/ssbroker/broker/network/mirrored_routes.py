@@ -54,7 +54,7 @@ class MirroredRouteState(StrEnum):
     LOST_ADDRESS = "LOST_ADDRESS"
     """The address was the principal, but is now silent or denies the role: both sides are asked, and nothing is sent (R54)."""
     LOST_MIRROR = "LOST_MIRROR"
-    """The mirror address was the principal, but is now silent or denies the role."""
+    """The mirror address was the principal, but is now silent or denies the role: both sides are asked, and nothing is sent (R54)."""
     CONTESTED = "CONTESTED"
     """Both sides claim the role with the same number: nothing is sent."""
 
@@ -127,7 +127,7 @@ PRINCIPALS: Final = {
 
 @dataclass(slots=True)
 class _Side:
-    """One of the two addresses."""
+    """What is known about one of the two addresses of a mirrored route."""
 
     answer: AnswerState = AnswerState.PENDING
     claim: int | None = None
@@ -207,7 +207,7 @@ class MirroredRoute:
         self._apply_answer(silent, now=now)
 
     def mark_reachable(self, side: MirrorSide, *, now: int) -> None:
-        """Records that a side is connected again: if there is no principal, it is asked without waiting."""
+        """Records that a side is connected again: if there is no principal, the side is asked without waiting."""
         if self.principal is None and self._sides[side].answer is AnswerState.SILENT:
             self._rounds = 0
             self._next_round = min(self._next_round, now)
@@ -248,7 +248,8 @@ class MirroredRoute:
         if principal is not None:
             self._rounds = 0
             if self.state is not before:
-                self._sides[principal.other].answer = AnswerState.PENDING  # the answers of this side count from now on
+                # Only new answers of the other side count from now on.
+                self._sides[principal.other].answer = AnswerState.PENDING
         elif before in PRINCIPALS:
             self._next_round = now
             self._cancel_queries()
@@ -295,7 +296,7 @@ class MirroredAddresses(NamedTuple):
         return self.address if side is MirrorSide.ADDRESS else self.mirror_address
 
     def sides(self, address: str) -> Iterator[MirrorSide]:
-        """Returns the sides that have an address."""
+        """Returns the sides that have the given address."""
         return (side for side in MirrorSide if self.address_of(side) == address)
 
 
@@ -331,7 +332,7 @@ class MirroredRoutes:
         self._due: int | None = None
 
     def resolve(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
-        """Returns where to send now; None to wait until `changed` is called.
+        """Returns the address of the principal, to which to send now; None to wait until `changed` is called.
 
         Without a broker id, no address can be asked; routes created by DDL always have a broker id.
         """
@@ -394,7 +395,7 @@ class MirroredRoutes:
             self._update(pair, now=now)
 
     def run_due(self, *, now: int) -> int | None:
-        """Does due work; returns when to call it again, in microseconds since 1970, or None."""
+        """Does the work that is due; returns when to call `run_due` again, in microseconds since 1970, or None if no work is scheduled."""
         monotonic = self._clock.monotonic(now)
         if self._due is not None and self._due <= monotonic:
             self._due = None

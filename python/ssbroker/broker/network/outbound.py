@@ -35,9 +35,9 @@ DELAY_MIN: Final = 0.001
 """The shortest delay, in seconds; a shorter delay would gather no messages."""
 BATCH_ROWS: Final = 256
 BATCH_BYTES: Final = 1 << 20
-"""After a batch of this many rows or bytes, the delay is twice as long as sending took; the delay grows with the size of the batch."""
+"""After a batch of `BATCH_ROWS` rows or this many bytes, the delay is twice as long as sending took; larger batches have longer delays."""
 ARRIVING_SHARE_MIN: Final = 1 / 3
-"""There is a delay only if at least this share of such a batch arrives while a batch is sent; otherwise, batches stay small anyway."""
+"""There is a delay only if at least this share of `BATCH_ROWS` or `BATCH_BYTES` arrives while a batch is sent; else a delay gathers little."""
 
 
 class SendDelay:
@@ -67,7 +67,7 @@ class SendDelay:
         return max(0.0, self._until - self.clock())
 
     def start(self, seconds: float, *, rows: int, size: int) -> None:
-        """Starts the delay after a batch of some rows and bytes, at least one row, that took some seconds to send.
+        """Starts the delay after a batch of `rows` rows (at least one) and `size` bytes that took `seconds` to send.
 
         The rows of the batch have arrived since the previous batch.
         """
@@ -188,7 +188,7 @@ class OutboundSender:
             dialogs.engine.retransmit(outbound.keys)
 
     def _is_reply_to_refused_address(self, dialogs: DatabaseDialogs, outbound: OutboundRows) -> bool:
-        """Whether rows only answer unknown conversations, to an address that a peer named and that refuses connections."""
+        """Whether rows only answer unknown conversations, at an address that a peer has chosen and to which no new rows may be sent."""
         if any(dialogs.engine.is_loaded(key) for key in outbound.keys):
             return False
         return self._endpoint.refusal_reason(outbound.next_hop) is not None

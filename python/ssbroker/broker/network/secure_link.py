@@ -85,7 +85,7 @@ class SecureLink:
 
     @property
     def is_usable(self) -> bool:
-        """Whether rows of the connection's outboxes are sent over it."""
+        """Whether the connection sends the rows of its outboxes."""
         return self.peer_identity is not None and not self.is_leaving
 
     @property
@@ -161,7 +161,7 @@ class SecureLink:
         return None if self._link is None else self._link.next_timeout()
 
     def handle_timeout(self, *, now: int) -> list[LinkEvent]:
-        """Does due work; returns the events."""
+        """Performs the action that is due, if any; returns the events."""
         return [] if self._link is None else self._link.handle_timeout(now=now)
 
     def pause(self, *, now: int) -> None:

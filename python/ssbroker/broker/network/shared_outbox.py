@@ -77,7 +77,7 @@ class SharedOutbox:
             return self._accepted - self._finished, self._bytes
 
     def put(self, rows: pa.Table) -> SendResult:
-        """Adds rows unless it is full or blocked."""
+        """Adds rows unless the outbox is full or blocked."""
         size = size_of(rows) + ROW_BYTES * rows.num_rows
         with self._lock:
             if self.is_full:

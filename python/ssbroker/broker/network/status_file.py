@@ -74,7 +74,7 @@ class StatusFile:
             self._thread.start()
 
     def close(self) -> None:
-        """Stops writing; the file no longer names the process and connections."""
+        """Stops writing; the last version of the file names no process and no connections."""
         self._is_closed.set()
         if self._thread.is_alive():
             self._thread.join(wait_limit())

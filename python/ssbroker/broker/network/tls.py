@@ -30,8 +30,8 @@ class Trust:
     Attributes:
         certificate: File with the instance's own certificate, followed by any intermediate certificates.
         key: File with the unencrypted private key.
-        pinned: Files with the certificates that may connect, by principal. A principal may have several, in one file or
-            in many: for example the certificates of a mirrored pair, or an old certificate and its successor.
+        pinned: Files with the certificates of peers that may connect, by principal. A principal may have several
+            certificates, in one file or in many: for example the certificates of a mirrored pair, or an old certificate and its successor.
         authority: File with the certificates of one or more certificate authorities, if any. The principal of a
             certificate that an authority has signed is its first DNS name.
         names: The principals that may connect with a certificate signed by `authority`.
@@ -138,7 +138,7 @@ class Principals:
         self.certificates.extend((file, binary) for binary in certificates)
 
     def principal_of(self, connection: ssl.SSLObject) -> str | None:
-        """Returns the principal of the peer, whose certificate TLS has verified; None if it may not connect."""
+        """Returns the principal of the peer, whose certificate TLS has verified; None if the peer may not connect."""
         binary = connection.getpeercert(binary_form=True)
         if binary is None:
             return None
@@ -168,7 +168,7 @@ class TlsContexts:
         principals: The principals of certificates.
         valid_from: Start of the validity period of the instance's own certificate.
         valid_until: End of the validity period.
-        signature_problem: Why the certificate does not lead to the authority; None if it does, or if there is no authority.
+        signature_problem: Why the instance's own certificate does not lead to the authority; None if it does, or if there is no authority.
     """
 
     accept: ssl.SSLContext
