@@ -12,7 +12,7 @@ RETRY_WAITS: Final = tuple(seconds * SECOND for seconds in (4, 8, 16, 32, 64))
 """The waits between retries; the last wait repeats."""
 
 JITTER: Final = 0.125
-"""The maximum deviation of a wait, up or down, as a part of the wait. Without jitter, outages in step with the waits could starve a dialog forever."""
+"""The maximum deviation of a wait, as a part of the wait. Without jitter, outages in step with the waits could starve a dialog forever."""
 
 
 @dataclass(frozen=True, slots=True)

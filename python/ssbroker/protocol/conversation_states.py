@@ -81,7 +81,7 @@ TRANSITIONS: Final[dict[ConversationInput, dict[ConversationState, ConversationS
     ConversationInput.ACKNOWLEDGED: {_SO: 28010, _SI: 28010, _CO: 28010, _DI: 28010, _DO: _CD,   _ER: 28010, _CD: _CD},
 }
 # fmt: on
-"""The next state for each input and state, or an error number: with it, a call of the application is refused, and any other input is dropped."""
+"""The next state for each input and state, or the error number with which an application's call is refused or another input is dropped."""
 
 INITIAL_STATE: Final = ConversationState.SO
 """The state after BEGIN DIALOG."""

@@ -372,7 +372,7 @@ class DialogEngine:
     def _collect_turns(
         self, turns: list[SendTurn], acknowledging: list[Dialog], monotonic_now: int, now: int, most: int
     ) -> bool:
-        """Adds the turns of ready dialogs to `turns`, and dialogs that must acknowledge to `acknowledging`; returns whether there are any turns."""
+        """Adds turns of ready dialogs to `turns`, and dialogs that must acknowledge to `acknowledging`; returns whether there are turns."""
         for dialog in self._cache.take_ready():
             if dialog.owes_acknowledgement(monotonic_now):  # delayed, because the next hop was closed
                 acknowledging.append(dialog)
@@ -482,7 +482,7 @@ class DialogEngine:
         self._cache.mark_keys_ready(keys)
 
     def assign(self, key: EndpointKey, next_hop: Hashable) -> None:
-        """Assigns an endpoint to a next hop, so that the endpoint sends nothing while the next hop is closed; None if the next hop is unknown."""
+        """Assigns an endpoint to a next hop (None: unknown), so that the endpoint sends nothing while the next hop is closed."""
         self._cache.ready.assign(key, next_hop)
 
     def next_hop_of(self, key: EndpointKey) -> Hashable:

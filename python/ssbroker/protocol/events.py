@@ -49,7 +49,7 @@ class Event:
 
     @property
     def warned_about(self) -> str | None:
-        """The subject of a warning that is written once: repeated events with this subject are logged at DEBUG. None if each event keeps its level."""
+        """The subject of a warning that is written once; later events about it are logged at DEBUG. None if all keep their level."""
         return None
 
     @property
@@ -164,7 +164,7 @@ class ConnectionEvent(Event):
 
     @property
     def warned_about(self) -> str | None:
-        """The host, the step and the reason; None for a failed dial, for which `is_repeated` says whether the previous dial failed in the same way."""
+        """The host, the step and the reason. None for a failed dial: `is_repeated` says whether the previous dial failed the same way."""
         return None if self.step is ConnectionStep.CONNECT_FAILED else f"{self.source}, {self.text}"
 
 

@@ -15,7 +15,7 @@ from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import EndpointKey
 
 CACHED_BYTES_MIN: Final = 1 << 20
-"""The fragments of messages of at least this many bytes are always cached; the fragments of a smaller message only while it is in progress."""
+"""The fragments of messages of at least this many bytes are always cached; those of a smaller message only while it is in progress."""
 CACHED_FRAGMENTS_MAX: Final = 1 << 16
 """The maximum number of cached fragments; a message with more fragments is cached alone."""
 COUNTED_FRAGMENTS_MIN: Final = 32
@@ -91,7 +91,7 @@ def _counted_fragments(fragments: pa.Table) -> int:
 
 
 LARGE_IN_FLIGHT_MAX: Final = 16 << 20
-"""The maximum total size of the large messages in progress; a single one may be larger. Half of what a peer holds until messages are complete."""
+"""The maximum total size of large messages in progress, though one may be larger: half of what a peer holds until messages are complete."""
 
 
 _STALLED_AFTER: Final = 10 * SECOND
@@ -121,7 +121,7 @@ class LargeMessageQueue:
         self._fragment_bytes: Final = fragment_bytes
         self._in_flight: Final[dict[EndpointKey, tuple[Dialog, int, int]]] = {}
         self._waiting: Final[dict[EndpointKey, Dialog]] = {}
-        # For each dialog, the times at which it started to wait and last asked to send; the longest-waiting dialog first.
+        # For each dialog, when it started to wait and when it last asked to send; the longest-waiting dialog first.
         self._waiting_since: Final[dict[EndpointKey, tuple[int, int]]] = {}
         self.next_check: int | None = None
 

@@ -37,7 +37,7 @@ class ReadyDialogs:
     def __init__(self, closed_hops: Collection[Hashable]) -> None:
         self._closed_hops = closed_hops
         self._next_hop_of: dict[EndpointKey, Hashable] = {}
-        # Contains no next hop without endpoints, so that `has_open` looks only at next hops, however many endpoints they have.
+        # Contains no next hop without endpoints, so that `has_open` need not look at the endpoints of a next hop.
         # Not a plain dict: the first key of a dict from which many first keys were removed would be slow to find.
         self._by_priority: dict[int, dict[Hashable, OrderedDict[EndpointKey, None]]] = {}
 
@@ -84,7 +84,7 @@ class ReadyDialogs:
         return {key for by_hop in self._by_priority.values() for keys in by_hop.values() for key in keys}
 
     def take(self, load: Callable[[EndpointKey], Dialog | None]) -> Iterator[Dialog]:
-        """Loads, removes and yields the dialogs that need not wait, the highest priority first; does not remove a dialog for which `load` raises an error."""
+        """Loads, removes and yields the dialogs that need not wait, the highest priority first; keeps a dialog whose loading fails."""
         for priority in sorted(self._by_priority, reverse=True):
             by_hop = self._by_priority[priority]
             turns = deque([next_hop for next_hop in by_hop if next_hop not in self._closed_hops])

@@ -163,7 +163,7 @@ class Sender:
         return turn
 
     def acknowledge(self, dialog: Dialog, acked: int, runs: list[AckRange], now: int) -> None:
-        """Removes from flight the fragments that a clamped acknowledgement names, and adapts the window to how long the acknowledgement took.
+        """Removes from flight the fragments that a clamped acknowledgement names, and adapts the window to how long acknowledging took.
 
         Fragments in flight should arrive within a second, so that the timer of P17 does not expire for fragments that are merely slow.
         """
@@ -177,7 +177,7 @@ class Sender:
         self._adapt_window(transmission, window, before, now)
 
     def _adapt_window(self, transmission: Transmission, window: int, before: Sequence[Flight], now: int) -> None:
-        """Doubles the window if fragments were acknowledged quickly, and halves it if slowly; `before` are the flights before the acknowledgement."""
+        """Doubles the window if acknowledging was quick, and halves it if slow; `before` are the flights before the acknowledgement."""
         settings = self._settings
         left = {id(flight) for flight in transmission.flights}
         due = min((flight.due for flight in before if flight.attempt == 0 and id(flight) not in left), default=None)

@@ -24,7 +24,7 @@ WINDOW_FRAGMENTS_MAX: Final = 1024
 SEQUENCE_DISTANCE_MAX: Final = 4 * WINDOW_FRAGMENTS_MAX
 """How far a message may be ahead of the next expected message, whatever the sender's window is."""
 FRAGMENT_BYTES_MIN: Final = 2048
-"""The minimum fragment size: with smaller fragments, the largest message would need more than 2**20 fragments, and peers would always refuse it."""
+"""The minimum fragment size. The largest message would need more than 2**20 smaller fragments, and peers would always refuse it."""
 Integrity: TypeAlias = Literal["strict", "compat"]
 
 

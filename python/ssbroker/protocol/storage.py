@@ -254,7 +254,7 @@ class MessageKind(NamedTuple):
 
 
 class DialogStorage(Protocol):
-    """The storage that the engine reads. The engine itself writes only fragment sizes and transmission objects; the caller writes `BatchChanges`."""
+    """The storage that the engine reads. The engine writes only fragment sizes and transmission objects; its caller writes the rest."""
 
     def sync(self) -> None:
         """Makes the caller's commits durable. The engine calls this before it returns rows to send."""
@@ -278,7 +278,7 @@ class DialogStorage(Protocol):
         """
 
     def ending_errors(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, int]:
-        """Returns the message number of the queued error with which the application ended each dialog and dropped its earlier messages, by endpoint."""
+        """Returns, by endpoint, the number of the queued error with which the application ended the dialog and dropped earlier messages."""
 
     def read_body_slices(
         self, key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]

@@ -181,7 +181,7 @@ class Transmission:
         return due is not None and due <= now
 
     def clamp_acknowledgement(self, acked: int, runs: list[AckRange]) -> tuple[int, list[AckRange]]:
-        """Limits an acknowledgement to sent messages; a partly sent message counts as sent, because all of it may have been sent before a restart."""
+        """Limits an acknowledgement to sent messages; a partly sent message counts as fully sent, as it may have been before a restart."""
         head, cursor = self.head, self.cursor
         last_of_head = self.fragment_counts[head] - 1 if cursor else 0
         if acked >= head:

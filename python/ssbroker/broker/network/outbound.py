@@ -37,7 +37,7 @@ BATCH_ROWS: Final = 256
 BATCH_BYTES: Final = 1 << 20
 """After a batch of `BATCH_ROWS` rows or this many bytes, the delay is twice as long as sending took; larger batches have longer delays."""
 ARRIVING_SHARE_MIN: Final = 1 / 3
-"""There is a delay only if at least this share of `BATCH_ROWS` or `BATCH_BYTES` arrives while a batch is sent; else a delay gathers little."""
+"""There is a delay only if at least this share of `BATCH_ROWS` or `BATCH_BYTES` arrives while a batch is sent; else delays gather little."""
 
 
 class SendDelay:

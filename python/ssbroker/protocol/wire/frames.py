@@ -19,7 +19,7 @@ from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.storage import EndpointKey
 
 MirroringRole: TypeAlias = Literal["principal", "mirror", "unknown"]
-"""The role of a database, as reported by an address. `unknown`: no database at the address has the queried broker id, or its broker is disabled."""
+"""The role of a database, as reported by an address. `unknown`: no database there has the queried broker id, or its broker is disabled."""
 
 
 MAGIC: Final = b"SSBW"
@@ -423,7 +423,7 @@ _MEASURED_BYTES_MIN: Final = 64 << 10
 
 
 def size_of(rows: pa.Table) -> int:
-    """Returns the size of rows in bytes. For small rows, returns the size of their buffers, which may be larger, but is known in a fiftieth of the time.
+    """Returns the size of rows in bytes; for small rows, the size of their buffers, which may be larger but is found fifty times faster.
 
     Examples:
         >>> size_of(pa.table({"number": [1]})), size_of(pa.table({"body": [bytes(1 << 20)]})) - (1 << 20)

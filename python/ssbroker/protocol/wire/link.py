@@ -81,7 +81,7 @@ TRANSITIONS: Final[dict[Phase, dict[LinkInput, Phase]]] = {
     _F: {LinkInput.LEAVE: _F, LinkInput.WRITTEN: _V, LinkInput.END: _V},
     _V: {LinkInput.LEAVE: _V, LinkInput.WRITTEN: _V, LinkInput.END: _V},
 }
-"""The next phase for each phase and input. All other inputs are not allowed; HELLO, FRAME and GOODBYE are then protocol violations by the peer."""
+"""The next phase for each phase and input. No other input is allowed; HELLO, FRAME and GOODBYE are then protocol violations by the peer."""
 
 
 _TIMEOUT_MIN: Final = 1_000
@@ -530,7 +530,7 @@ class Link:
         """Receives bytes in pieces of any size; returns the events. After the end of the link, bytes are ignored.
 
         Raises:
-            PeerError: The peer violated the protocol. The link has ended; if HELLO had arrived, only a GOODBYE is left to send.
+            PeerError: The peer violated the protocol. The link has ended; if HELLO had arrived, a GOODBYE with the reason is left to send.
         """
         if self._phase is Phase.OVER:
             return []
@@ -576,7 +576,7 @@ class Link:
             self._role_queries.reply(broker_instance, role, number)
 
     def report_drops(self, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """Tells the peer why rows of its endpoints are not acknowledged; ignores reasons beyond `DROPS_MAX`, and all if the link is leaving."""
+        """Tells the peer why rows of its endpoints are not acknowledged, up to `DROPS_MAX` reasons; does nothing if the link is leaving."""
         if not self.is_leaving:
             self._drops |= islice(reasons.items(), DROPS_MAX - len(self._drops))
 
