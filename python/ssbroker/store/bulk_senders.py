@@ -1,4 +1,4 @@
-"""The batches that the writers of bulk sends have sent, and the dialogs that they continue."""
+"""The last batch that each writer of bulk sends has sent, and the dialogs that each writer continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def last_batch(connection: Connection, writer: str) -> int | None:
 
 
 def record_batch(connection: Connection, writer: str, batch_id: int) -> None:
-    """Records that a batch, and all batches before it, have been sent."""
+    """Records that a writer has sent a batch, and all batches before it."""
     connection.execute(_RECORD_BATCH, (writer, batch_id))
 
 

@@ -30,4 +30,4 @@ RECEIVING_STATES: Final = ("SI", "CO")
 ENDED_STATES: Final = ("ER", CLOSED)
 """States of endpoints whose incomplete messages are never completed."""
 PEER_ENDED_STATES: Final = ("DI", *ENDED_STATES)
-"""States of endpoints whose remote endpoint has ended the conversation, or that have ended."""
+"""States of endpoints that have ended, or whose remote endpoint has ended the conversation."""

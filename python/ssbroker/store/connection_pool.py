@@ -152,7 +152,7 @@ class ConnectionPool:
             )
 
     def take(self, *, wait: float, create: bool = False) -> Connection:
-        """Takes a connection without an open transaction, which waits up to `wait` seconds for other processes."""
+        """Takes a connection that has no open transaction; it waits up to `wait` seconds for locks of other processes."""
         self.check()
         if FORKS.is_unsafe:
             raise StorageError(
@@ -231,7 +231,7 @@ class ConnectionPool:
     ) -> None:
         """Rolls back uncommitted changes, and returns the connection to the pool, or to the write lock if `with_lock`.
 
-        `is_exposed` means that an application has had the connection. If the application has kept it, it cannot use the connection while it is idle.
+        `is_exposed` means that an application has had the connection. An application that has kept the connection cannot use it while it is idle.
         """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
@@ -296,11 +296,11 @@ class ConnectionPool:
         if (kept := self._write_lock.take_idle_connection()) is not None:
             idle.append(kept)
         while (connection := idle.pop() if idle else self._take_idle()) is not None:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # not needed here
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a checkpoint is not needed here
             connection.close(force=True)
 
     def keep_inherited(self) -> None:
-        """In a forked process: prevents connections that were in use from ever being closed, and their file from being opened.
+        """In a forked process: prevents connections that were in use at the fork from ever being closed, and their file from being opened.
 
         Closing a connection rolls back its transaction in the shared index of the write-ahead log, which would corrupt
         the parent's file. While such a connection is open, SQLite mistakes the parent's locks for this process's locks,
@@ -315,7 +315,7 @@ class ConnectionPool:
             for kept in (apsw, *used):  # apsw closes all connections when it is unloaded
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
             FORKS.inherited.add(file_identity(str(self._path)))
-            FORKS.inherited.discard(None)  # the file no longer exists
+            FORKS.inherited.discard(None)  # the identity of a file that no longer exists
 
     def _put_into_pool(self, connection: Connection) -> None:
         """Puts a connection into the pool for the next user."""
@@ -334,7 +334,7 @@ class ConnectionPool:
             return None
 
     def _refuse_if_idle(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
-        """Raises for a statement on a connection that has not been taken."""
+        """Raises `BrokerError` for a statement on a connection that is not taken."""
         connection = getattr(cursor, "connection", cursor)
         if connection in self._used:
             return True
@@ -353,7 +353,7 @@ class ConnectionPool:
 class CommitWatch:
     """Detects commits to a file by any program, with a separate connection that queries the file's version. Not thread-safe.
 
-    In contrast, ssbroker itself sends `CommitSignals`.
+    It also detects the commits of other programs; `CommitSignals` announces only those of ssbroker.
     """
 
     __slots__ = ("_connection", "_connections", "_path", "_version", "_wait")

@@ -23,7 +23,7 @@ class ConversationEndpoint(NamedTuple):
     far_broker_instance: bytes | None
     """The broker id that BEGIN DIALOG named or that the conversation is bound to."""
     is_bound: int
-    """Whether the first message has been received, or the endpoint is the target's."""
+    """Whether the conversation is bound to the broker id of the target; always true for the target's endpoint."""
     is_encrypted: int
     state: str
     lifetime: int
@@ -42,9 +42,9 @@ class ConversationEndpoint(NamedTuple):
     is_remote: int = 0
     """Whether the remote endpoint has been reached over the network."""
     far_peer: bytes | None = None
-    """Identity of the peer of the remote endpoint."""
+    """Identity of the peer that delivered the first data of the remote endpoint, if the conversation is not secured."""
     session_key: bytes | None = None
-    """Key with which this side of a secured conversation encrypts."""
+    """Key with which this side of a secured conversation encrypts its messages."""
     far_session_key: bytes | None = None
     """Key of the remote endpoint, if it differs from `session_key`."""
     far_certificate: bytes | None = None
@@ -188,12 +188,12 @@ def of_service(connection: Connection, service_id: int) -> list[ConversationEndp
 
 
 def set_state(connection: Connection, endpoint_id: int, state: str) -> None:
-    """Updates the state."""
+    """Updates the state of an endpoint."""
     connection.execute("UPDATE ssb_conversation_endpoints SET state = ? WHERE endpoint_id = ?", (state, endpoint_id))
 
 
 def set_receive_sequence(connection: Connection, endpoint_id: int, *, receive_sequence: int) -> None:
-    """Updates the sequence number of the next message to receive."""
+    """Updates the sequence number of the next message that an endpoint receives."""
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET receive_sequence = ? WHERE endpoint_id = ?",
         (receive_sequence, endpoint_id),
@@ -206,7 +206,7 @@ def set_send_sequences(connection: Connection, numbers: Iterable[tuple[int, int]
 
 
 def set_ended(connection: Connection, endpoint_id: int, *, state: str, end_dialog_sequence: int) -> None:
-    """Records that this side has ended the conversation with the message that has a sequence number."""
+    """Records that this side has ended the conversation with the message that has the sequence number `end_dialog_sequence`."""
     connection.execute(_SET_ENDED, (state, end_dialog_sequence, end_dialog_sequence + 1, endpoint_id))
 
 
@@ -216,7 +216,7 @@ def set_closed(connection: Connection, endpoint_id: int, *, state: str, until: i
 
 
 def bind(connection: Connection, endpoint_id: int, *, far_broker_instance: bytes) -> None:
-    """Binds the conversation to the broker id of the database that received its first message; within an instance, its session key is dropped."""
+    """Binds the conversation to the broker id of the database that received its first message, and deletes its session key, which it does not need within an instance."""
     connection.execute(_BIND, (far_broker_instance, endpoint_id))
 
 
@@ -235,7 +235,7 @@ def set_timer(connection: Connection, endpoint_id: int, expiry: int | None) -> N
 
 
 def set_transmission_status(connection: Connection, endpoint_id: int, status: str) -> None:
-    """Sets the `transmission_status` of an endpoint, which the view shows for its waiting messages."""
+    """Sets the `transmission_status` that `sys.transmission_queue` shows for the waiting messages of an endpoint."""
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET transmission_status = ? WHERE endpoint_id = ?", (status, endpoint_id)
     )
@@ -281,7 +281,7 @@ def by_sides(
 
 
 def existing_sides(connection: Connection, keys: Iterable[tuple[bytes, bool]]) -> list[tuple[bytes, bool]]:
-    """Returns the conversations and sides that have an endpoint in the database."""
+    """Returns those of the given pairs of conversation and `is_initiator` that have an endpoint in the database."""
     return [(conversation, bool(side)) for conversation, side in connection.executemany(_EXISTING, keys)]
 
 
@@ -320,7 +320,7 @@ def set_remote_certificate(connection: Connection, side: tuple[bytes, bool], fin
 
 
 def set_peer(connection: Connection, endpoint: ConversationEndpoint) -> None:
-    """Records the identity and keys of the remote endpoint, after its first message over the network."""
+    """Records the peer, keys and certificate of the remote endpoint, after its first message over the network."""
     peer = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)
     connection.execute(_SET_PEER, (*peer, endpoint.endpoint_id))
 

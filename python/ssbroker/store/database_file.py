@@ -40,7 +40,7 @@ WRITE_RETRY_AFTER: Final = 120.0
 WRITE_CHECK_INTERVAL: Final = 10.0
 """The minimum number of seconds between two test writes of `check_writable`."""
 _SPACE_MIN: Final = 1 << 20
-"""With less free space, a small write may succeed while the messages of other processes no longer fit."""
+"""Free bytes below which the disk counts as almost full: a small write may still succeed, but the messages of other processes may no longer fit."""
 SHARED_MEMORY_SUFFIX: Final = "-notify"
 """Suffix of the file beside a database file that contains the shared memory of the processes that have the database open."""
 LOCK_TIMEOUT: Final = 10.0
@@ -279,7 +279,7 @@ class DatabaseFile:
         return Session(self._context if context is None else context, holder, self, wait)
 
     def set_snapshot(self, version: int, snapshot: NativeSnapshot) -> None:
-        """Sets the snapshot of the objects that the fast path uses while they have this version."""
+        """Sets the snapshot that the fast path uses while the objects have this version."""
         self.write_lock.set_metadata(version, snapshot)
 
     def watch(self) -> CommitWatch:
@@ -290,8 +290,7 @@ class DatabaseFile:
         """Moves all commits from the write-ahead log into the file itself, so that it is complete without its `-wal`."""
         may_wait = busy_handler(self.lock_timeout)
         with self._reader() as connection:
-            # The first column tells whether the file was busy; SQLite does not wait if another process is moving the
-            # log.
+            # The first column tells whether the file was busy; SQLite does not wait for the checkpoint of another process.
             while single_row(connection, "PRAGMA wal_checkpoint(TRUNCATE)")[0]:
                 if not may_wait(0):
                     raise LockTimeoutError(
@@ -302,8 +301,8 @@ class DatabaseFile:
     def check_writable(self) -> None:
         """Tries the smallest possible write, because the writes of other processes may fail while this one writes nothing.
 
-        After a failure, it waits longer: the write that failed may have been larger and is retried by its caller; while that fails, a small
-        write would prove nothing.
+        After a failure, it waits longer: the write that failed may have been larger and is retried by its caller; while the
+        retries fail, a small write would prove nothing.
         """
         now = time.monotonic()
         due = self._checked_at + WRITE_CHECK_INTERVAL if self.failure is None else self.failed_at + WRITE_RETRY_AFTER
@@ -415,7 +414,7 @@ def _reject_version(file: DatabaseFile, version: int, migrations: tuple[str, ...
 
 
 def _check_tables(connection: Connection, migrations: tuple[str, ...], path: Path) -> None:
-    """Raises `StorageError` if the tables do not match the version in `PRAGMA user_version`, because another program has changed it."""
+    """Raises `StorageError` if the tables do not match `PRAGMA user_version`, because another program has changed that number."""
     import apsw  # noqa: PLC0415  # an extra, loaded by now
 
     version, found = connection.pragma("user_version"), _columns(connection)

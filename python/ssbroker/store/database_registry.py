@@ -30,7 +30,7 @@ class RegisteredDatabase:
 
 
 def create_instance_row(connection: Connection, *, name: str, instance_id: bytes) -> None:
-    """Inserts the single row of a new instance."""
+    """Inserts the single row of `ssb_instance` for a new instance."""
     connection.execute("INSERT INTO ssb_instance (only_row, name, instance_id) VALUES (1, ?, ?)", (name, instance_id))
 
 
@@ -82,7 +82,7 @@ def has_only_broker_tables(connection: Connection) -> bool:
 
 
 def find_enabled_duplicate(connection: Connection, *, service_broker_guid: bytes, name: str) -> str | None:
-    """Returns the name of another enabled database with a broker id; None if there is none."""
+    """Returns the name of another enabled database with the same broker id; None if there is none."""
     duplicate: str | None = connection.execute(
         "SELECT name FROM ssb_databases WHERE service_broker_guid = ? AND is_broker_enabled AND name <> ?",
         (service_broker_guid, name),
@@ -101,7 +101,7 @@ def add(connection: Connection, *, name: str, file: str, service_broker_guid: by
 
 
 def set_broker(connection: Connection, *, name: str, service_broker_guid: bytes, is_broker_enabled: bool) -> None:
-    """Updates the broker id and state of a database."""
+    """Updates the broker id of a database, and whether its broker is enabled."""
     connection.execute(
         "UPDATE ssb_databases SET service_broker_guid = ?, is_broker_enabled = ? WHERE name = ?",
         (service_broker_guid, is_broker_enabled, name),

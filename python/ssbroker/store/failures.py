@@ -8,7 +8,7 @@ from ssbroker.store.codes import CLOSED, READY
 from ssbroker.store.sqlite import Connection
 
 ERROR_MAX: Final = 2_000
-"""The length of the longest error, in characters."""
+"""The maximum length of a stored error, in characters."""
 
 
 class Failure(NamedTuple):
@@ -17,7 +17,7 @@ class Failure(NamedTuple):
     queue_id: int
     """The queue in which the messages failed."""
     conversation_handle: bytes | None
-    """The endpoint that received the message; None if another receiver has taken it meanwhile."""
+    """The handle of the endpoint whose message failed; None if another receiver has taken the message meanwhile."""
     failed_at: int
     """The time of the last failure, in microseconds since 1970, UTC."""
     error: str
@@ -28,7 +28,7 @@ class Failure(NamedTuple):
 
 
 def shortened_error(error: str) -> str:
-    """Returns the text of an error as it is stored and logged; a long one ends with ` ...`.
+    """Returns the text of an error as it is stored and logged; a long text is cut and ends with ` ...`.
 
     Examples:
         >>> shortened_error("no such planet"), shortened_error("x" * 200_000)[-6:], len(shortened_error("x" * 200_000))
@@ -60,7 +60,7 @@ def forget_failure_of_queue(connection: Connection, queue_id: int) -> None:
 
 
 def first_ready_handle(connection: Connection, group: bytes) -> bytes | None:
-    """Returns the endpoint of the first ready message of a conversation group; None if there is no ready message."""
+    """Returns the conversation handle of the first ready message of a conversation group; None if there is no ready message."""
     row = connection.execute(_FIRST_READY_HANDLE, (group,)).fetchone()
     return None if row is None else row[0]
 

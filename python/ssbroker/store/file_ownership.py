@@ -10,7 +10,7 @@ from typing import Final
 from ssbroker.store.sqlite import Connection, file_identity, single_row
 
 DROPPED: Final = bytes(16)
-"""Owner that marks a file as dropped; it may be deleted."""
+"""Owner that marks a file as dropped; such a file may be deleted."""
 _INODE_BITS: Final = 2**63 - 1
 
 
@@ -52,7 +52,7 @@ class FileOwnership:
         return FileOwner(self.owner_id(path), stored_file_identity(path))
 
     def may_use(self, path: Path, found: FileOwner) -> bool:
-        """Whether the instance may use a listed file that records the owner `found`."""
+        """Whether the instance may use a file that its registry lists and that records the owner `found`."""
         if path.is_relative_to(self._folder) or self._is_msdb_original:
             return not self.is_foreign(path, found)
         return found.attached_to == self.owner_id(path)

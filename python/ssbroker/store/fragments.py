@@ -10,7 +10,7 @@ from ssbroker.store.sqlite import Connection
 
 
 def add(connection: Connection, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Inserts fragments, replacing existing fragments.
+    """Inserts fragments, replacing existing fragments with the same numbers.
 
     Each row contains the endpoint id, the message and fragment numbers, the fragment count, the digests of message and
     fragment, the message type, the message id, whether the message ends the dialog, whether it is an error, the enqueue

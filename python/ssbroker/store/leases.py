@@ -1,4 +1,4 @@
-"""Leases of conversation groups, which hide messages from RECEIVE until a time."""
+"""Leases of conversation groups; each hides the messages of a group from RECEIVE until a given time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ssbroker.store.codes import READY
 from ssbroker.store.sqlite import Connection
 
 IS_HELD_SQL: Final = "until > {now} AND since - (until - since) <= {now}"
-"""Whether a lease is in force. A lease of 60 s that starts more than 60 s in the future was taken before the clock was set back."""
+"""The SQL condition that a lease is in force. A lease of 60 s that starts more than 60 s in the future is not: it was taken before the clock was set back."""
 
 
 class Lease(NamedTuple):
@@ -17,7 +17,7 @@ class Lease(NamedTuple):
     conversation_group_id: bytes
     queue_id: int
     lease_id: bytes | None
-    """Identifies the holder, which may still acknowledge the messages after the end of the lease; None while the group waits for a time."""
+    """Identifies the holder, which may still acknowledge the messages after the end of the lease; None if the group is free or waits."""
     process_id: int | None
     """The process of the holder; None if the group is free or waits."""
     since: int

@@ -20,7 +20,7 @@ SecurityTable = Literal["ssb_principals", "ssb_certificates", "ssb_remote_servic
 def create_database_row(
     connection: Connection, *, service_broker_guid: bytes, attached_to: bytes, is_broker_enabled: bool
 ) -> None:
-    """Inserts the single row of a new database."""
+    """Inserts the single row of `ssb_database` for a new database."""
     connection.execute(
         "INSERT INTO ssb_database (only_row, service_broker_guid, is_broker_enabled, attached_to) VALUES (1, ?, ?, ?)",
         (service_broker_guid, is_broker_enabled, attached_to),
@@ -140,7 +140,7 @@ def set_send_permission(
 
 
 def find_owned_objects(connection: Connection, *, principal_id: int) -> tuple[list[str], list[str], list[str]]:
-    """Returns the names of the services and certificates that a principal owns, and of the remote service bindings with this user."""
+    """Returns the names of the services and certificates that a principal owns, and of the remote service bindings that name it as their user."""
     services, certificates, bindings = (
         [name for (name,) in connection.execute(f"SELECT name FROM {table} WHERE {column} = ?", (principal_id,))]  # noqa: S608  # constants below
         for table, column in (
@@ -284,5 +284,5 @@ def _insert(connection: Connection, table: str, key: str, object_id: int | None,
 
 
 def write_mirroring(connection: Connection, mirroring: MirroringState) -> None:
-    """Updates the role and number; the caller must invalidate cached snapshots of the objects."""
+    """Updates the mirroring role and the number of failovers; the caller must invalidate cached snapshots of the objects."""
     connection.execute("UPDATE ssb_database SET mirroring_role = ?, mirroring_number = ?", mirroring)

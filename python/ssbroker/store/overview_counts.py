@@ -13,7 +13,7 @@ from ssbroker.store.views import LEASE_STATE
 
 
 class QueueCounts(NamedTuple):
-    """The messages of a queue."""
+    """The numbers of messages in a queue."""
 
     queue_id: int
     schema_name: str
@@ -60,7 +60,7 @@ class MovedCounts(NamedTuple):
 
 
 class ConversationCounts(NamedTuple):
-    """The endpoints in a state."""
+    """The number of endpoints in a state, and the age of the oldest."""
 
     state: str
     conversations: int
@@ -167,7 +167,7 @@ _MOVED: Final = """
     SELECT q.schema_name, q.name, p.schema_name, p.name, count(*), max(failed_at), error
     FROM ssb_failures f JOIN ssb_queues q USING (queue_id) JOIN ssb_queues p ON p.queue_id = moved_to
     GROUP BY f.queue_id, moved_to ORDER BY 1, 2, 3, 4"""
-# Later messages have greater numbers.
+# Later messages have greater transmission ids.
 _WAITING: Final = """
     WITH each AS (
         SELECT endpoint_id, is_inbound, count(*) AS messages, min(transmission_id) AS first

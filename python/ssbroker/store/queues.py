@@ -14,7 +14,7 @@ from ssbroker.store.sqlite import Connection
 
 
 class NewQueueRow(NamedTuple):
-    """A row to insert, with `Connection.statements.insert_queued`."""
+    """A row to insert with `Connection.statements.insert_queued`."""
 
     queue_id: int
     status: int
@@ -42,7 +42,7 @@ def next_endpoint(connection: Connection, queue_id: int, *, now: int) -> Convers
 
 
 def has_ready_messages(connection: Connection, queue_id: int, *, now: int) -> bool:
-    """Whether a message can be received, which means that its conversation group is not leased."""
+    """Whether a queue has a message that can be received: one that is ready, and whose conversation group is not leased."""
     return connection.execute(_HAS_READY, (queue_id, now)).fetchone() is not None
 
 
@@ -88,7 +88,7 @@ def remove_messages(connection: Connection, endpoint_id: int) -> None:
 
 
 def count_messages(connection: Connection, queue_id: int) -> int:
-    """Returns the number of messages that can be received now or later."""
+    """Returns the number of messages in a queue that can be received now or later."""
     return int(connection.execute(_COUNT, (queue_id, READY)).get)
 
 
@@ -105,13 +105,13 @@ def next_messages(
 
 
 def last_queuing_order(connection: Connection) -> int:
-    """Returns the highest queuing order ever assigned, even if the message has been deleted; 0 if none was assigned."""
+    """Returns the highest queuing order ever assigned, even if its message has been deleted; 0 if none was assigned."""
     number = connection.execute("SELECT max(queuing_order) FROM ssb_queued_messages").get
     return 0 if number is None else int(number)
 
 
 def early_messages(connection: Connection, endpoint_id: int) -> list[tuple[int, int, int]]:
-    """Returns the sequence number, queuing order and message type id of early messages, in order."""
+    """Returns the sequence number, queuing order and message type id of the early messages of a conversation, in order."""
     return [(number, order, kind) for number, order, kind in connection.execute(_EARLY, (endpoint_id,))]
 
 
@@ -124,7 +124,7 @@ def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
 
 
 def set_ready_time(connection: Connection, group: bytes, ready_at: int) -> None:
-    """Sets the time from which the age of a conversation group's messages counts to the end of their wait, instead of their arrival."""
+    """Makes the age of a conversation group's ready messages count from the end of their wait instead of from their arrival."""
     connection.execute(_SET_READY_TIME, (ready_at, group))
 
 

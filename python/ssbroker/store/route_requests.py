@@ -14,7 +14,7 @@ SYSTEM_SCHEMA: Final = "sys"
 SYSTEM_QUEUE: Final = "ServiceBrokerQueue"
 
 SYSTEM_QUEUE_ID: Final = 1
-"""The id of the queue in which the answers arrive."""
+"""The id of the queue in which the answers to requests arrive."""
 
 _SYSTEM_SERVICE_ID: Final = 1
 
@@ -48,7 +48,7 @@ def pending_services(connection: Connection) -> tuple[str, ...]:
 
 
 def find_request(connection: Connection, service_name: str) -> RouteRequestRow | None:
-    """Returns the request for a service; None if there is none."""
+    """Returns the request for the route of a service; None if there is none."""
     row = connection.execute(
         "SELECT conversation_handle, ask_again_at, refusal FROM ssb_route_requests WHERE service_name = ?",
         (service_name,),
@@ -85,7 +85,7 @@ def record_request(connection: Connection, service_name: str, *, conversation_ha
 
 
 def record_answer(connection: Connection, service_name: str, *, ask_again_at: int, refusal: str, now: int) -> None:
-    """Records that the dialog has ended, and deletes old answers."""
+    """Records that the dialog that requested the route of a service has ended, and deletes old answers."""
     connection.execute(
         "INSERT OR REPLACE INTO ssb_route_requests (service_name, ask_again_at, refusal) VALUES (?, ?, ?)",
         (service_name, ask_again_at, refusal),

@@ -114,7 +114,7 @@ class Session(_core.Session):
     def commit(self, *, received_from: Iterable[int] = (), is_durable: bool = True) -> None:
         """Makes the changes visible and, if `is_durable`, durable, and ends the session. Does nothing if the transaction has not begun.
 
-        Otherwise, the changes become durable with the next durable commit of any process, or with `DatabaseFile.sync`;
+        Without `is_durable`, the changes become durable with the next durable commit of any process, or with `DatabaseFile.sync`;
         a power cut before that undoes them.
         """
         connection = self.connection
@@ -244,8 +244,8 @@ class Session(_core.Session):
         """Rolls back a failed commit.
 
         If only the sync failed, the commit is complete in the log, and would take effect after a crash. It is replaced
-        with the smallest possible commit, which rewrites the version unchanged. If that also fails, nothing more can be
-        done.
+        with the smallest possible commit, which rewrites `PRAGMA user_version` unchanged. If that also fails, nothing
+        more can be done.
         """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 

@@ -159,7 +159,7 @@ def remove_hooks(connection: Connection) -> bool:
         connection.set_profile(None)
         connection.trace_v2(0, None)
         connection.autovacuum_pages(None)
-        connection.wal_autocheckpoint(_PAGES_TO_CHECKPOINT)  # it is a hook itself, which `set_wal_hook` replaces
+        connection.wal_autocheckpoint(_PAGES_TO_CHECKPOINT)  # checkpoints use a hook themselves, which `set_wal_hook` replaces
         if hasattr(connection, "preupdate_hook"):  # depends on how SQLite was compiled
             connection.preupdate_hook(None)
     except apsw.ConnectionClosedError:
@@ -175,7 +175,7 @@ def default_settings() -> dict[str, object]:
     settings = {"exec_trace": None, "row_trace": None, "convert_binding": None, "convert_jsonb": None}
     known = {
         name: value for name, value in settings.items() if hasattr(apsw.Connection, name)
-    }  # older versions lack some
+    }  # older versions of apsw lack some
     return {**known, "cursor_factory": apsw.Cursor}
 
 
@@ -210,7 +210,7 @@ def free_bytes(path: Path) -> int | None:
 
 
 def _lack_of_files() -> tuple[int, str] | None:
-    """Returns the reason if the limit of open files is reached: SQLite does not report it."""
+    """Returns the error number and the reason if the limit of open files is reached, which SQLite does not report; otherwise None."""
     descriptors: list[int] = []
     try:
         while len(descriptors) < _FILES_NEEDED:
@@ -327,7 +327,7 @@ def busy_handler(
     SQLite's own handler sleeps up to 0.1 s between attempts, and therefore starves if another process writes continuously.
 
     Args:
-        wait: Seconds.
+        wait: Seconds to retry.
         wait_for_release: Waits up to a number of seconds until the holder releases the lock; returns False at once if the holder is unknown.
     """
     deadline = time.monotonic() + wait
@@ -402,7 +402,7 @@ def _check(connection: apsw.Connection, path: Path, *, create: bool) -> None:
 def _prepare(connection: apsw.Connection, path: Path, *, wait: float) -> None:
     import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
-    # Otherwise, SQLite would plan a cached statement again for each set of bound values, at four times the cost.
+    # Without this setting, SQLite would plan a cached statement again for each set of bound values, at four times the cost.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.pragma("page_size", _PAGE_BYTES)
     if _journal_mode(connection, busy_handler(wait)) != "wal":

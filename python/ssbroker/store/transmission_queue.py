@@ -26,7 +26,7 @@ class TransmissionRow(NamedTuple):
 
 
 class NewTransmissionRow(NamedTuple):
-    """A row to insert, with `Connection.statements.insert_transmissions`."""
+    """A row to insert with `Connection.statements.insert_transmissions`."""
 
     endpoint_id: int
     is_inbound: bool
@@ -39,7 +39,7 @@ class NewTransmissionRow(NamedTuple):
 
 
 def has_outgoing(connection: Connection, endpoint_id: int) -> bool:
-    """Whether messages that an endpoint sent wait in the queue."""
+    """Whether messages that an endpoint sent wait in the transmission queue."""
     row = connection.execute(
         "SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0 LIMIT 1", (endpoint_id,)
     ).fetchone()
@@ -87,7 +87,7 @@ def has_parked(connection: Connection, endpoint_id: int) -> bool:
 
 
 def early_messages(connection: Connection, endpoint_id: int, number: int) -> list[tuple[int, str]]:
-    """Returns the sequence number and type of messages that wait for the queue of an endpoint, starting with sequence number `number`."""
+    """Returns the sequence number and type of messages that wait until the queue of an endpoint is enabled, starting with sequence number `number`."""
     rows = connection.execute(_EARLY_MESSAGES, (endpoint_id, number))
     return [(row[0], row[1]) for row in rows]
 
@@ -178,10 +178,10 @@ def is_fragment_size_uniform(connection: Connection, fragment_bytes: int) -> boo
 
 
 def set_fragment_size(connection: Connection, fragment_bytes: int) -> dict[tuple[bytes, bool], int]:
-    """Records the fragment size; endpoints with messages in transit keep their size.
+    """Records the fragment size; endpoints with messages in transit keep their previous size.
 
     Returns:
-        The sizes of endpoints that keep a different size, by conversation and `is_initiator`.
+        The sizes of the endpoints that keep a different size, by conversation and `is_initiator`.
     """
     connection.execute(_DELETE_UNUSED_SIZES)
     connection.execute(_KEEP_SIZES)

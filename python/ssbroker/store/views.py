@@ -85,7 +85,7 @@ _QUEUE: Final = f"""
     SELECT * FROM ({_QUEUED} UNION ALL {_QUEUE_INCOMPLETE})
     ORDER BY queuing_order IS NULL, queuing_order, conversation_handle, message_sequence_number"""  # noqa: S608
 LEASE_STATE: Final = "CASE WHEN until = 0 THEN 'READY' WHEN lease_id IS NULL THEN 'WAITING' ELSE 'LEASED' END"
-"""The state of a conversation group with a lease."""
+"""SQL expression for the state of a conversation group that has a row in `ssb_group_leases`."""
 _SELECTS: Final = {
     "sys.routes": """
         SELECT name, route_id, 1, remote_service_name, broker_instance, lifetime, address, mirror_address
@@ -139,7 +139,7 @@ _SELECTS: Final = {
 
 
 def rows(connection: Connection, view: str) -> list[tuple[Any, ...]]:
-    """Returns the rows of a view, in the order of its columns."""
+    """Returns the rows of a view, with the values in the order of its columns."""
     return connection.execute(_SELECTS[view]).fetchall()
 
 
@@ -230,7 +230,7 @@ def _select(queue_id: int | None, span: tuple[int, int] | None) -> tuple[str, tu
 _NUMBER_MAX: Final = 2**63 - 1
 _STATUSES: Final = (RETAINED_RECEIVED, READY, EARLY, RETAINED_SENT)
 _PRIORITIES: Final = range(1, 11)
-# The index orders the messages of a queue by status and priority before queuing order, so each pair is read separately and merged.
+# The index orders the messages of a queue by status and priority before queuing order, so each pair of status and priority is read separately, and the results are merged.
 _LENGTHS_QUEUED: Final = """
     SELECT queuing_order, length(message_body) FROM ssb_queued_messages
     WHERE queue_id = ?1 AND status = ?4 AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""

@@ -16,7 +16,7 @@ from ssbroker import _core
 
 _CALLER: Final = threading.local()
 _BY_GENERATOR: Final = 1 << 62
-"""Added to a thread id: a holder that is not this thread, because other threads may resume the generator."""
+"""Added to a thread id if the holder is a generator, which is not the thread itself, because other threads may resume it."""
 
 
 @contextmanager
@@ -55,7 +55,7 @@ class WriteLock(_core.WriteLock):
     acquire the lock.
 
     Attributes:
-        holder_task: The id of the task whose transaction holds the lock; None if it is not that of a coroutine.
+        holder_task: The id of the task whose transaction holds the lock; None if the transaction is not that of a coroutine.
 
     Examples:
         >>> lock = WriteLock()
@@ -88,7 +88,7 @@ class WriteLock(_core.WriteLock):
 
     @property
     def would_deadlock(self) -> bool:
-        """Whether this thread or its task holds the lock, or waits for it (in a signal handler), so that acquiring it would deadlock."""
+        """Whether acquiring the lock would deadlock: this thread or its task holds it, or this is a signal handler that interrupted the wait for it."""
         thread = threading.get_ident()
         return self.is_waiting(thread) or self.holder == thread or self.is_held_by_this_task
 
@@ -123,7 +123,7 @@ def describe_lock_holder(holder: tuple[int, int, int] | None, own_holder: int | 
 
     Args:
         holder: As in `SharedMemory.holder`.
-        own_holder: The holder if it is this `Instance`, as `holder_of_caller` returns it.
+        own_holder: The holder, as `holder_of_caller` returns it, if a transaction of this `Instance` holds the lock; otherwise None.
     """
     if holder is None or not _is_running(holder[0]):
         return "The holder is unknown: another program, such as the sqlite3 shell, may have an open write transaction"
