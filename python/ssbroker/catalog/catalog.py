@@ -151,8 +151,8 @@ class Catalog:
             path: One of: a T-SQL script (`.sql`); a folder of scripts, including its subfolders, in any order; a folder with the table `routes`
                 and optionally the tables `databases` and `services` and the file `instance.json`; a file with the routes; or an
                 instance folder, as for `from_instance`. Tables are Parquet, CSV, JSON (an array, or an object per line) or Arrow IPC.
-            now: The time from which LIFETIME in scripts counts; None for the current time. A datetime without a time
-                zone is UTC.
+            now: The time from which LIFETIME in scripts counts; None for the current time. A datetime must have a time
+                zone.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
             lenient: Whether to skip statements that do not exist in T-SQL, and to accept a database name that looks
@@ -164,7 +164,7 @@ class Catalog:
         Raises:
             InputError: There is no such file, or a value is invalid; the error names file and row.
             SchemaError: A column is missing or has the wrong type.
-            OptionError: `variables`, `encoding` or `lenient` is invalid.
+            OptionError: `now`, `variables`, `encoding` or `lenient` is invalid.
 
         Warns:
             DdlWarning: Statements of a script were skipped, or could not be executed.
@@ -198,7 +198,7 @@ class Catalog:
         """Returns the catalog of a source that was read from files.
 
         Args:
-            source: What was read from the files.
+            source: The content that was read from the files.
 
         Returns:
             The catalog.
@@ -448,7 +448,7 @@ class Catalog:
             The script.
 
         Raises:
-            DdlError: A route is not valid in CREATE ROUTE; the error names it and has Service Broker's error number.
+            DdlError: A route is not valid in CREATE ROUTE; the error names the route and has Service Broker's error number.
             OptionError: `now` is not a datetime.
 
         Examples:
@@ -470,12 +470,13 @@ class Catalog:
         Args:
             path: A name that ends in `.sql` for a T-SQL script, else a folder for Parquet files and `instance.json`. A catalog that was
                 saved there is replaced.
-            now: The time from which LIFETIME in a script counts; None for the current time. A datetime without a time
-                zone is UTC.
+            now: The time from which LIFETIME in a script counts; None for the current time. A datetime must have a time
+                zone.
 
         Raises:
             OutputError: The files could not be written, or the folder holds other files.
             DdlError: A route is not valid in CREATE ROUTE.
+            OptionError: `path` names a script, and `now` is not a datetime with a time zone.
 
         Examples:
             >>> import tempfile
@@ -539,7 +540,7 @@ class Catalog:
 def script_options(
     *, variables: Mapping[str, str] | None, encoding: str | None, lenient: bool, collects: bool = False
 ) -> ddl.ScriptOptions:
-    """Returns the options for reading scripts; raises if an option is not valid."""
+    """Returns the options for reading scripts; raises `OptionError` if an option is not valid."""
     from ssbroker import ddl  # noqa: PLC0415 - not in workers
 
     return ddl.ScriptOptions(
@@ -580,7 +581,7 @@ def check_not_loaded(instance: str, loaded: Container[str], path: Path) -> None:
 
 
 def _with_columns(error: SchemaError, tables: Sequence[pa.Table | None]) -> SchemaError:
-    """Adds the columns that the table has to an error about a missing column."""
+    """Returns an error about a missing column that also lists the columns of the table; returns other errors unchanged."""
     by_name = dict(zip(("routes", "databases", "services"), tables, strict=True))
     name = (error.column or "").partition(".")[0]
     columns = getattr(schemas, name.upper(), None)
@@ -603,7 +604,7 @@ _OTHER_NAMES: Final = {
 
 
 def _refuse_other_names(table: pa.Table, table_name: str) -> None:
-    """Refuses a table that lacks an optional column but has one with a similar name: ignoring that column would silently change the routing."""
+    """Refuses a table that lacks an optional column but has a column with a similar name: ignoring the latter would silently change the routing."""
     for column, pattern in _OTHER_NAMES[table_name].items():
         if column in table.column_names:
             continue

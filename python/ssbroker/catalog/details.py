@@ -157,7 +157,7 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
             for (database, name), binding in model.bindings.items()
             if not model.databases[database].is_assumed
         )
-        # Otherwise, the databases already exist, and may contain the users and certificates.
+        # Databases that the script does not create already exist, and may contain the users and certificates.
         if model.is_complete
         else None,
         is_complete=model.is_complete,

@@ -25,7 +25,7 @@ def load_scripts(
 
 
 def _script_text(file: Path, options: ddl.ScriptOptions) -> str | DdlError:
-    """Returns the text of a script; if errors are collected, the reason why it cannot be decoded."""
+    """Returns the text of a script, or, if it cannot be decoded and errors are collected, the error."""
     data = read_bytes(file)
     try:
         return ddl.decode(data, file=str(file), encoding=options.encoding)
@@ -86,7 +86,7 @@ def load_source(path: Path, *, now: datetime, options: ddl.ScriptOptions = ddl.S
 
 
 def load_sources(path: Path, *, now: datetime, options: ddl.ScriptOptions) -> dict[str | None, CatalogSource]:
-    """Reads the content of one catalog, or of one catalog for each server that a script connects to; the name None means the first connection.
+    """Reads the content of one catalog, or of one catalog for each server that a script connects to, by the name of the server; None is the instance before the first `:connect`.
 
     The result is consistent: if a file changes during reading, everything is read again.
     """

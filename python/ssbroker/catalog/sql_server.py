@@ -83,7 +83,7 @@ TRANSMISSION_QUEUE: Final = pa.schema(_TRANSMISSION_QUEUE_FIELDS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SqlServerTables:
-    """Tables and settings read from a server, the content of a catalog."""
+    """The tables and settings of a catalog, read from a server."""
 
     routes: pa.Table
     databases: pa.Table

@@ -14,7 +14,7 @@ CHUNK_ROWS: Final = 32_768
 IN_FLIGHT_BYTES_MAX: Final = 64 << 20
 """The approximate size of the input that is processed at the same time."""
 UNMERGED_ROWS_MAX: Final = 200_000
-"""The maximum number of rows in the results of chunks before these are merged."""
+"""The number of rows in the results of chunks above which these results are merged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ def all_chunks(inputs: Sequence[InputFile]) -> Iterator[tuple[Chunk, int]]:
 
 
 def total_bytes(inputs: Sequence[InputFile]) -> int:
-    """Returns the size of all files."""
+    """Returns the total size of all files."""
     return sum(input_file.file.stat().st_size for input_file in inputs)
 
 

@@ -125,7 +125,7 @@ def compare(
         for side in (before, after)
     )
     check_instances(addresses, old, new)
-    # On both sides, a single instance is named after the first file.
+    # If each side is a single instance, both get the name of the first file, so that they are compared with each other.
     is_single = not fleet and len(old) == len(new) == 1
     sides = (old, Fleet(dict(zip(old, new.values(), strict=True))) if is_single else new)
     if conversations:

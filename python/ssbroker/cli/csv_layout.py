@@ -18,7 +18,7 @@ _LINE_MAX: Final = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class CsvLayout:
-    """The layout of a file.
+    """The layout of a CSV file.
 
     Attributes:
         encoding: `utf-16`, or `utf-8-sig`.
@@ -36,7 +36,7 @@ class CsvLayout:
 
 
 def read_layout(file: Path) -> CsvLayout:
-    """Reads the first lines of a file."""
+    """Determines the layout of a CSV file from its first lines."""
     with file.open("rb") as opened:
         encoding = "utf-16" if opened.read(2) in _UTF16_MARKS else "utf-8-sig"
     with file.open(encoding=encoding, errors="replace", newline="") as text:
@@ -108,7 +108,7 @@ def line_of_row(file: Path, row: int) -> int | None:
 
 @contextmanager
 def field_size_limit(characters: int) -> Iterator[None]:
-    """Sets the maximum number of characters in a cell."""
+    """Sets the maximum number of characters that the `csv` module accepts in a cell, within the block."""
     before = csv.field_size_limit(characters)
     try:
         yield

@@ -77,7 +77,7 @@ def load_fleet(
     options: ScriptOptions,
     addresses: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Fleet:
-    """Loads the instances of `instance_paths`, with additional addresses by name; a LIFETIME in a script counts from `now`."""
+    """Loads the instances of `instance_paths`, with additional addresses by instance name; a LIFETIME in a script counts from `now`."""
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - keeps --help fast
 
     found: dict[str, Catalog] = {}
@@ -123,7 +123,7 @@ def check_instances(addresses: Mapping[str, Sequence[str]], *fleets: Mapping[str
 
 
 def with_addresses(instances: Mapping[str, Catalog], addresses: Mapping[str, Sequence[str]]) -> dict[str, Catalog]:
-    """Returns the instances with the additional addresses."""
+    """Returns the instances with additional addresses, which are given by instance name."""
     found = dict(instances)
     for given, more in addresses.items():
         name = find_name(given, found)
@@ -153,7 +153,7 @@ def instance_name(path: Path) -> str:
 def require_start(
     instance: str | None, database: str | None, fleet: Fleet, *, subject: str = "where the conversation starts"
 ) -> None:
-    """Raises InputError, which lists the databases, if `--from` may mean several; `subject` names what to specify, for the message."""
+    """Raises InputError, which lists the databases, if `--from` may mean several of them; `subject` says what to specify, for the message."""
     starts = [
         f"{name}/{each}"
         for name, catalog in fleet.items()

@@ -188,7 +188,7 @@ def _vector_instructions() -> list[str]:
 
 
 def _java() -> str | None:
-    """Returns the version and the path of Java as Spark finds it: in JAVA_HOME, or on the path."""
+    """Returns the version and the path of Java as Spark finds it: in `JAVA_HOME` if it is set, otherwise in `PATH`."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home, "bin")) if home else None)
     if program is None:

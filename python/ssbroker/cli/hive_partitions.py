@@ -18,7 +18,7 @@ from ssbroker.exceptions import InputError
 
 
 def refuse_partitions(files: Sequence[Path]) -> None:
-    """Raises for the first file in a partition; for readers that do not add the columns."""
+    """Raises an error for the first file in a Hive partition; used by readers that do not add the columns of partitions."""
     for file in files:
         for name in partition_columns(file):
             raise InputError(
@@ -30,7 +30,7 @@ def refuse_partitions(files: Sequence[Path]) -> None:
 
 @dataclass(frozen=True)
 class PartitionedInput:
-    """A file with the columns of its partitions. These are text, except columns that the command reads, which get the expected type."""
+    """A file with the columns of its Hive partitions. They are text, except that columns that the command reads get the expected type."""
 
     whole: InputFile
     values: Mapping[str, str | None]
@@ -55,7 +55,7 @@ class PartitionedInput:
         return LoadedChunk(batch=self._extended(chunk.load().batch))
 
     def _extended(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Appends the columns; if the file itself has a column, its values are kept."""
+        """Appends the columns of the partitions to a batch; a column that the file itself has keeps its values."""
         columns: dict[str, Any] = {
             name: pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
             for name, value in self.values.items()

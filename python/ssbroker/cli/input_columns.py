@@ -29,7 +29,7 @@ class InputColumns:
 
     @staticmethod
     def expected_value(data_type: pa.DataType) -> str:
-        """Describes the CSV cells that are valid for a type, for messages."""
+        """Returns a description of the CSV cells that are valid for a type, for messages."""
         if data_type == pa.bool_():
             return "true, false, 1 or 0"
         if data_type == pa.binary():
@@ -59,7 +59,7 @@ CONVERSATION_COLUMNS: Final = InputColumns(
     added=tuple(schemas.DECISIONS.names),
     operation="routing",
 )
-"""The input of `route` and `compare`."""
+"""The columns of the input of `route` and `compare`."""
 
 
 QUEUE_COLUMNS: Final = InputColumns(
@@ -71,7 +71,7 @@ QUEUE_COLUMNS: Final = InputColumns(
     added=(),
     operation="the explanation",
 )
-"""The file of `stuck --queue`."""
+"""The columns of the input of `stuck --queue`."""
 
 
 SESSION_KEY_COLUMNS: Final = InputColumns(
@@ -79,7 +79,7 @@ SESSION_KEY_COLUMNS: Final = InputColumns(
     added=(),
     operation="reassembly",
 )
-"""The file of `reassemble --session-keys`."""
+"""The columns of the input of `reassemble --session-keys`."""
 
 
 def fragment_columns(*, session_key_column: str | None = None) -> InputColumns:

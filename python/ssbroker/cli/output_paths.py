@@ -16,7 +16,7 @@ from ssbroker.exceptions import OutputError
 
 @contextmanager
 def replacing_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """Yields new, empty files beside `paths`; moves them there at the end, or removes them after an error.
+    """Yields new, empty files beside `paths`; moves them to `paths` at the end, or removes them after an error.
 
     First checks whether the paths can be written. The old files stay until all new files are complete and on disk; then
     the new files are moved in the given order.
@@ -48,7 +48,7 @@ def replacing_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yields the path of a folder to create beside `path`; moves it there at the end, or removes it after an error.
+    """Yields the path of a folder to create beside `path`; moves the folder to `path` at the end, or removes it after an error.
 
     Raises:
         OutputError: The path cannot be written, is a file, or is a folder with files that Spark did not write.

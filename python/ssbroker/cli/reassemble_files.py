@@ -106,7 +106,7 @@ def reassemble_files(job: ReassembleJob, *, progress: bool | None) -> tuple[Reas
 _MEMORY_SHARE: Final = 4
 _PENDING_BYTES_MIN: Final = 256 << 20
 _FILE_LIMITS: Final = dict.fromkeys(("max_pending_messages", "max_fragments_per_message", "max_sequence_distance"))
-"""The defaults for files, which end, so limiting the memory is enough; the reassembler's defaults are for endless streams."""
+"""Limits that are off by default: because files end, limiting the memory is enough; the reassembler's defaults are for endless streams."""
 _CONTAINER_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 

@@ -75,7 +75,7 @@ class ReassembleCounts:
         self.blocked = pc.sum(directions.filter(pc.invert(directions["next_any"]))["complete_sum"]).as_py() or 0
 
     def by_frequency(self) -> dict[str, int]:
-        """Returns the rejection reasons, the most frequent first."""
+        """Returns the number of rejected fragments by reason, the most frequent reason first."""
         return dict(sorted(self.reasons.items(), key=lambda pair: (-pair[1], pair[0])))
 
 

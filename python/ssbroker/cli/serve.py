@@ -268,7 +268,7 @@ def serve(
 
 
 def run_server(folder: Path, settings: ServeSettings) -> None:
-    """Serves until a signal stops it. With a JSON log, an error is logged and raised as `typer.Exit`."""
+    """Serves an instance until a signal stops the process. With a JSON log, an error is logged and raised as `typer.Exit`."""
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.scripts import read_script  # noqa: PLC0415 - the same
     from ssbroker.ddl import STRICT  # noqa: PLC0415 - the same
@@ -321,7 +321,7 @@ def _option_in_errors(option: str) -> Iterator[None]:
 
 
 def _reload(server: Server) -> None:
-    """Reloads the certificates; logs an error and keeps the previous ones if they are invalid."""
+    """Reloads the certificates; if the new ones are invalid, logs a warning and keeps the previous ones."""
     try:
         if server.reload_certificates():
             _LOGGER.info("certificates reloaded; new connections use them")
@@ -345,7 +345,7 @@ def _start_http(instance: Instance, settings: ServeSettings, token: str | None, 
 
 
 def _http_token(settings: ServeSettings) -> str | None:
-    """Returns the token of the HTTP server; checks it and the installation before the instance is opened."""
+    """Returns the token of the HTTP server; checks, before the instance is opened, the token and that the libraries of the server are installed."""
     if settings.http is None:
         if settings.http_token is not None:
             raise OptionError("--http-token requires --http")

@@ -221,10 +221,11 @@ class ServeSettings:
 
     @classmethod
     def read(cls, file: Path) -> ServeSettings:
-        """Reads a TOML file; paths in it are relative to its folder.
+        """Reads a TOML file; paths in the file are relative to the folder of the file.
 
         Raises:
-            InputError: The file cannot be read, is not valid TOML, or has an unknown setting; or the directory cannot be read.
+            InputError: The file cannot be read, is not valid TOML, or has an unknown setting; or the file that
+                `configuration.directory` names cannot be read.
             OptionError: A value is not valid.
         """
         try:

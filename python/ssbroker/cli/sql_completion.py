@@ -123,11 +123,11 @@ _NAMED: Final = {
     "USE": "databases",
     "SERVICE_NAME": "services",
 }
-"""The names that follow a keyword."""
+"""The kind of names that follow each keyword."""
 
 
 class Names(NamedTuple):
-    """The names of an instance."""
+    """The names of the objects of an instance."""
 
     databases: list[str]
     queues: list[str]
@@ -219,7 +219,7 @@ class ShellCompleter(Completer):
 
 
 def _is_table(words: list[str], text: str) -> bool:
-    """Whether a view or queue can follow."""
+    """Whether the name of a view or queue can follow the typed words."""
     is_query = re.search(r"\b(?:SELECT|FROM|DESCRIBE|SHOW|SUMMARIZE)\b", text, re.IGNORECASE) is not None
     return is_query and words[-1:] in (["FROM"], ["JOIN"], ["DESCRIBE"], ["SHOW"], ["SUMMARIZE"])
 

@@ -104,7 +104,7 @@ class Shell:
             lexer=PygmentsLexer(TransactSqlLexer),
             style=_STYLE,
             include_default_pygments_style=False,  # the default style's dark colours are hard to read on black
-            # 3.0.36 does not read NO_COLOR.
+            # prompt_toolkit 3.0.36 does not read NO_COLOR.
             color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
             multiline=Condition(lambda: not is_complete(get_app().current_buffer.text)),
             prompt_continuation=lambda width, *_: "> ".rjust(width),
@@ -277,7 +277,7 @@ class Shell:
             return
         schema = read_object(self._instance, *known[plain]).schema
         columns = [{"column": field.name, "type": _type_name(field.type)} for field in schema]
-        state_tables.print_parts(self._console, [result_table(["column", "type"], columns)])  # readable in any case
+        state_tables.print_parts(self._console, [result_table(["column", "type"], columns)])  # not as records, which two columns do not need
 
     def toggle_records(self, _: str) -> None:
         """Switches between tables and records."""
@@ -336,7 +336,7 @@ COMMANDS: Final = MappingProxyType(
         r"\q": _Command(Shell.quit, "", "Quit; also quit, exit and Ctrl-D."),
     }
 )
-"""The commands."""
+"""The commands of the shell, by name."""
 
 
 def _type_name(kind: pa.DataType) -> str:
@@ -347,7 +347,7 @@ class _PrivateHistory(FileHistory):
     """A history file without statements that may contain passwords."""
 
     def store_string(self, string: str) -> None:
-        """Writes a statement to the file."""
+        """Writes a statement to the file, unless it may contain a password."""
         if not _SECRET.search(string):
             with suppress(OSError):
                 super().store_string(string)

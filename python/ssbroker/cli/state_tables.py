@@ -24,7 +24,7 @@ def print_parts(console: Console, parts: Iterable[Text | FittedTable]) -> None:
 
 
 def database_rows(found: dict[str, Any]) -> Text | FittedTable:
-    """Returns the databases."""
+    """Returns the table of the databases."""
     return state_table("Databases", [_database_row(row) for row in found["databases"]])
 
 
@@ -36,7 +36,7 @@ def database_problems(found: dict[str, Any]) -> Iterator[Text]:
 
 
 def queue_rows(found: dict[str, Any]) -> Text | FittedTable:
-    """Returns the queues."""
+    """Returns the table of the queues, or a sentence if there are none."""
     rows = [_queue_row(row, found["queues"]) for row in found["queues"]]
     return state_table("Queues", rows) if rows else Text("There are no queues.")
 
@@ -56,13 +56,13 @@ def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
 
 
 def conversation_rows(found: dict[str, Any]) -> Text | FittedTable:
-    """Returns the numbers of conversations by state."""
+    """Returns the table of the numbers of conversations by state, or a sentence if there are none."""
     rows = [_conversation_row(row) for row in found["conversations"]]
     return state_table("Conversations", rows) if rows else Text("There are no conversations.")
 
 
 def waiting_rows(found: dict[str, Any]) -> Text | FittedTable:
-    """Returns the undelivered messages by service."""
+    """Returns the table of the undelivered messages by service, or a sentence if there are none."""
     rows = [transmission_row(row) for row in found["transmission_queue"]]
     return state_table("Transmission queue", rows) if rows else Text("The transmission queue is empty.")
 

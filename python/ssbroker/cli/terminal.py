@@ -99,7 +99,7 @@ def _as_text(value: RenderableType) -> Text:
 
 
 def _whole(line: Text) -> Text:
-    """Returns a line that the terminal wraps, so that it can be copied."""
+    """Returns a line that only the terminal wraps, so that it can be copied as one line."""
     line.no_wrap, line.overflow = True, "ignore"
     return line
 
@@ -132,7 +132,7 @@ def _fitted_line(line: str, width: int) -> Iterator[str]:
     start = first[0] if first else ""
     indent, position = " " * len(start), len(start)
     for found in _STATEMENTS.finditer(line, position):
-        if found.start() == position and not start.strip():  # nothing before it
+        if found.start() == position and not start.strip():  # no text before the statement
             yield start + found[0]
         else:
             yield from _wrapped(line[position : found.start()], width, start, indent)

@@ -139,7 +139,7 @@ def _to_bytes(cells: ArrowColumn) -> ArrowColumn:
 
 
 def _raise_if_any(is_bad: ArrowColumn) -> None:
-    """Raises for the first cell that is marked as bad."""
+    """Raises `_BadCellError` for the first cell that is marked as bad."""
     index = pc.index(pc.fill_null(is_bad, False), True).as_py()
     if index >= 0:
         raise _BadCellError(index)

@@ -180,7 +180,7 @@ KeyKind: TypeAlias = Literal["EC", "RSA"]
 """The kind of a key. EC (P-256) is fast, and sufficient for connections; dialogs need RSA."""
 
 RSA_BITS_MIN: Final = 2048
-"""The minimum length of an RSA key."""
+"""The minimum length of an RSA key, in bits."""
 _RSA_EXPONENT: Final = 65_537
 _NAME_MAX: Final = 64
 _YEAR_MIN: Final = 1950
@@ -250,7 +250,7 @@ def make_certificate(
         validity: The validity period.
         authority: The signing authority; None for a self-signed certificate.
         kind: The kind of the key.
-        bits: The length of an RSA key.
+        bits: The length of an RSA key, in bits.
 
     Returns:
         The certificate and its key.
@@ -395,7 +395,7 @@ def _sign(builder: x509.CertificateBuilder, key: PrivateKey, signer: PrivateKey)
 
 
 KEY_PASSWORD_BYTES_MAX: Final = 1023
-"""The maximum length of a password in OpenSSL."""
+"""The maximum length of a password in OpenSSL, in bytes."""
 
 
 def key_to_der(data: bytes, *, password: str | None) -> bytes:

@@ -231,7 +231,7 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class KeyExchangeBlob:
-    """The parsed but unverified content of the column `key_exchange`.
+    """The parsed but unverified content of the column `key_exchange` of `protocol.wire.frames.WIRE`.
 
     Attributes:
         created_at: When the blob was created, in microseconds since 1970.
@@ -307,7 +307,7 @@ class _ExchangeKey:
 
 
 class KeyOffers:
-    """Creates blobs. A key exchange key is used for an hour for each pair of certificates, to avoid RSA operations for each dialog."""
+    """Creates key exchange blobs. A key exchange key is used for an hour for each pair of certificates, to avoid RSA operations for each dialog."""
 
     __slots__ = ("_keys",)
 
@@ -342,7 +342,7 @@ class KeyOffers:
 
 
 class KeyOpenings:
-    """Opens blobs. Key exchange keys, including invalid ones, are cached, so that each needs RSA operations only once."""
+    """Opens key exchange blobs. Key exchange keys, including invalid ones, are cached, so that each key needs RSA operations only once."""
 
     __slots__ = ("_keys",)
 
@@ -370,7 +370,7 @@ class KeyOpenings:
             may_use_rsa: Called before the RSA operations for a new key exchange key; if it returns false, nothing is cached.
 
         Returns:
-            The key; None if the blob is forged, changed, meant for another direction, too old or from the future, or if `may_use_rsa` refused it.
+            The key; None if the blob is forged, changed, meant for another direction, too old or from the future, or if `may_use_rsa` returned false.
         """
         is_fresh = now - BLOB_AGE_MAX < blob.created_at <= now + CLOCK_SKEW_MAX
         is_of_key = blob.key_created_at <= blob.created_at < blob.key_created_at + KEY_LIFETIME

@@ -20,7 +20,7 @@ class Sealer(Protocol):
         """Returns the encrypted data with a tag of 16 bytes."""
 
     def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None, /) -> bytes:
-        """Returns the data; raises if anything differs."""
+        """Returns the decrypted data; raises an error if the nonce, the data or the associated data differs."""
 
 
 class DeterministicSealer(Protocol):
@@ -30,11 +30,11 @@ class DeterministicSealer(Protocol):
         """Returns a tag of 16 bytes with the encrypted data."""
 
     def decrypt(self, data: bytes, associated_data: list[bytes] | None, /) -> bytes:
-        """Returns the data; raises if anything differs."""
+        """Returns the decrypted data; raises an error if the data or the associated data differs."""
 
 
 class Blocks(Protocol):
-    """AES on single blocks, in one direction."""
+    """AES encryption or decryption of single blocks."""
 
     def update(self, data: bytes, /) -> bytes:
         """Returns the processed blocks."""
@@ -60,7 +60,7 @@ class CryptographyLibrary:
 
     def hkdf(self, key: bytes, *, length: int, info: bytes) -> bytes:
         """Derives `length` bytes from a random key with HKDF-SHA-256 without salt; `info` is the purpose of the bytes."""
-        from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - the reason is the module's
+        from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - imported only where a dialog is secured
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - the same
 
         return HKDF(hashes.SHA256(), length, salt=None, info=info).derive(key)
@@ -71,7 +71,7 @@ def load_cryptography() -> CryptographyLibrary:
     """Imports the `cryptography` package.
 
     Raises:
-        MissingDependencyError: It is not installed.
+        MissingDependencyError: The package is not installed.
 
     Examples:
         >>> sealer = load_cryptography().gcm(bytes(32))
@@ -171,7 +171,7 @@ def new_master_key() -> bytes:
 
 
 def seal_with_key(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
-    """Seals data with AES-256-GCM; it can only be opened with the same purpose. Returns a random nonce and the sealed data.
+    """Seals data with AES-256-GCM; the data can be opened only with the same key and purpose. Returns a random nonce and the sealed data.
 
     Examples:
         >>> sealed = seal_with_key(bytes(32), b"secret", purpose=b"of Ann")

@@ -32,7 +32,8 @@ class SecuredDirection:
 
     A database that was restored from an old backup, or a copy of a database, sends different messages under sequence
     numbers that were used before. So the sealing key does not depend on the session key alone: each object generates a
-    salt before it first seals, derives its key from both, and puts the salt before each fragment.
+    salt before it first seals, derives its sealing key from the session key and the salt, and puts the salt before each
+    fragment.
 
     Args:
         session_key: The session key of the conversation, 32 bytes.

@@ -113,7 +113,7 @@ class EndpointRecord:
 
 
 class MemoryDialogStorage:
-    """Dialog storage in memory. `commit` replaces a transaction; uncommitted changes are not visible.
+    """Dialog storage in memory. A call of `commit` takes the place of a transaction; uncommitted changes are not visible.
 
     Args:
         broker_instance: The broker id of the database, 16 bytes.

@@ -16,7 +16,7 @@ from ssbroker.protocol.settings import SECOND
 
 _NOT_SHARES: Final = ("delay", "partitions", "partition_seconds", "outage_period", "clock_jumps")
 _VALUE_MAX: Final = 86_400
-"""The maximum of values in seconds or per minute."""
+"""The maximum of a value that is not a share: a number of seconds, or a number of times a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Faults:
         one_way: The share of partitions that affect only one direction.
         partition_seconds: The maximum duration of a partition, in seconds.
         outage_period: The interval between network outages, in seconds; 0 for none.
-        outage_share: The share of this interval during which the network is down.
+        outage_share: The share of each `outage_period` during which the network is down.
         crashes: The share of batches at which the receiving instance crashes and restarts.
         rollbacks: The share of batches whose transaction is rolled back.
         clock_jumps: How many times a minute the clock of an instance is set, by up to an hour.
@@ -110,7 +110,7 @@ class Faults:
 
 
 TICK: Final = SECOND // 4
-"""Arrival times are multiples of this, so that rows arrive in batches."""
+"""Arrival times are multiples of this number of microseconds, so that rows arrive in batches."""
 _DELAY_STEPS: Final = 4
 """The number of different delays."""
 
@@ -120,8 +120,8 @@ class NetworkCounts:
     """The counts of a network.
 
     Attributes:
-        sent: The number of fragments, acknowledgements and errors sent.
-        lost: The number of these rows that were lost.
+        sent: The number of rows sent: fragments, acknowledgements and errors.
+        lost: The number of rows that were lost.
         duplicated: The number of rows that were delivered twice.
         delayed: The number of rows that were delayed.
         corrupted: The number of rows in which a bit was flipped.
@@ -263,7 +263,7 @@ class Network:
 
 
 def flip_bit(value: Any, random: Random) -> Any:
-    """Flips a bit of a number, boolean, bytes, ASCII text or timestamp; null and empty values do not change.
+    """Flips a bit of an integer, boolean, bytes or ASCII text; empty values and all other values, such as null, do not change.
 
     Examples:
         >>> flip_bit(True, Random(1)), flip_bit(b"", Random(1)), flip_bit(0, Random(1)).bit_count()

@@ -165,7 +165,8 @@ class SimulationResult:
         crashes: The number of crashes.
         rollbacks: The number of rolled-back transactions.
         seconds: The virtual duration, in seconds.
-        drained: The number of virtual seconds from the end of the faults until everything had arrived; None if that never happened.
+        drained: The number of virtual seconds from the end of the faults until everything had arrived, or until the simulation gave up; for
+            several simulations, the maximum.
         undrained: The number of simulations that did not deliver everything in time.
     """
 
@@ -189,7 +190,7 @@ class SimulationResult:
 
     @property
     def is_correct(self) -> bool:
-        """Whether no message was lost, duplicated, out of order or altered, and all messages arrived in time."""
+        """Whether no message was lost, duplicated, out of order or altered, no endpoint failed, and all messages arrived in time."""
         return not (
             self.lost or self.duplicated or self.out_of_order or self.altered or self.undrained or self.problems
         )

@@ -60,7 +60,7 @@ _LOGGER: Final = logging.getLogger("ssbroker.web")
 class Feed:
     """Creates states and collects events while at least one page is open, and passes them to all open pages.
 
-    Everything except the subscriber runs in the event loop of the HTTP server.
+    Everything except `close` and the subscriber `_record` runs in the event loop of the HTTP server.
 
     Args:
         observer: Creates the states.

@@ -73,7 +73,7 @@ class HttpServer:
         host: The address or host name to listen on.
         port: The port, at most 65535; 0 selects a free one.
         token: The token that requests for data must send as `Authorization: Bearer`; None only for a loopback address.
-        request_timeout: The maximum number of seconds for a request to arrive, and for a response to make no progress.
+        request_timeout: The maximum number of seconds for a request to arrive; a response may make no progress for six times as long.
 
     Raises:
         OptionError: `token` is missing or too short.
@@ -135,7 +135,7 @@ class HttpServer:
         self._listener: socket.socket | None = None
 
     def start(self) -> tuple[str, int]:
-        """Starts listening; returns the host and port.
+        """Starts listening; returns the host and port on which the server listens.
 
         Raises:
             EndpointError: The server cannot listen on the address or port.
