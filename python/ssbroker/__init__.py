@@ -122,7 +122,7 @@ __all__ = [
 ]
 
 # `spark` is not in `__all__`, because `from ssbroker import *` must work without PySpark.
-# Imported on first use: most programs need only some of them, and a Spark worker needs few.
+# Public names are imported on first use: most programs need only some of them, and a Spark worker needs few.
 _MODULES = ("diagnose", "exceptions", "schemas", "spark", "testing")
 _HOMES = {
     "Catalog": "catalog.catalog",

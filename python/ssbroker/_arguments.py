@@ -65,7 +65,7 @@ def boolean(value: object, *, name: str) -> bool:
 
 
 def returns_at_once(function: Callable[..., object]) -> bool:
-    """Whether a call runs the function, unlike that of a coroutine or generator function, which does nothing."""
+    """Whether calling a function runs it; a call of a coroutine function or generator function only creates an object."""
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
     return not any(kind(each) for kind in kinds for each in (function, type(function).__call__))
 
@@ -108,28 +108,28 @@ def is_utf8_text(value: object) -> bool:
 
 
 def check_booleans(**given: object) -> None:
-    """Raises if a value is not a boolean or None."""
+    """Raises `OptionError` if a value is neither a boolean nor None."""
     for name, value in given.items():
         if value is not None:
             boolean(value, name=name)
 
 
 def check_numbers(expected: str = "an integer", /, **given: object) -> None:
-    """Raises if a value is not an integer or None. Ranges are checked elsewhere. `expected` is for the message."""
+    """Raises `OptionError` if a value is neither an integer nor None; does not check ranges. `expected` describes valid values, for the message."""
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
             raise OptionError(f"{name}: expected {expected}, got {value!r:.80}")
 
 
 def check_texts(**given: object) -> None:
-    """Raises if a value is not a string or None."""
+    """Raises `OptionError` if a value is neither a string that UTF-8 can encode nor None."""
     for name, value in given.items():
         if value is not None and not is_utf8_text(value):
             raise OptionError(f"{name}: expected a string that can be encoded as UTF-8, got {value!r:.80}")
 
 
 def check_bytes(**given: object) -> None:
-    """Raises if a value is not bytes or None."""
+    """Raises `OptionError` if a value is neither bytes nor None."""
     for name, value in given.items():
         if value is not None and not isinstance(value, bytes):
             raise OptionError(

@@ -41,7 +41,7 @@ if is_older(pa.__version__, _PYARROW_MINIMUM):
 
 _BOOLEAN_COLUMNS: Final = ("is_broker_enabled", "is_initiator")
 _PANDAS_INDEX: Final = re.compile(r"__index_level_[0-9]+__")
-"""The column name of a pandas index without a name, as pyarrow writes it; filtering a DataFrame creates one."""
+"""The column name of a pandas index without a name, as pyarrow writes it; filtering a DataFrame creates such an index."""
 
 _compute: Final[Any] = pyarrow.compute  # the stubs do not list all types of arguments
 _Rows = TypeVar("_Rows", pa.RecordBatch, pa.Table)
@@ -91,7 +91,7 @@ def drop_columns(batch: pa.RecordBatch, names: Collection[str]) -> pa.RecordBatc
 
 
 def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Casts the columns to those of a schema with the same names; the oldest supported pyarrow has no `RecordBatch.cast`."""
+    """Casts the columns of a batch to the types of a schema with the same names; the oldest supported pyarrow has no `RecordBatch.cast`."""
     columns: list[Any] = [
         cast(column, data_type) for column, data_type in zip(batch.columns, schema.types, strict=True)
     ]
@@ -208,8 +208,8 @@ Rows: TypeAlias = ArrowArrayExportable | Stream
 def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> Any:
     """Returns an object with Arrow capsules unchanged, a dataset as a stream, and a list of dicts or a pandas or Spark DataFrame as a table.
 
-    The keys of all dicts become columns. Missing values in pandas become null. With `read`, the names of the columns to
-    read, all other columns of dicts and pandas are null, because their values may not convert to Arrow.
+    The keys of all dicts become columns. Missing values in pandas become null. `read` contains the names of the columns to
+    read; all other columns of dicts and pandas DataFrames are null, because their values may not convert to Arrow.
 
     Examples:
         >>> as_arrow([{"name": "Orders"}, {"name": "Stock", "route_id": 7}], name="routes").to_pylist()
@@ -231,7 +231,7 @@ def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> A
 
 
 def refuse_spark_frame(value: object, *, name: str) -> None:
-    """Raises `SchemaError` for conversations or fragments in a Spark DataFrame, because reading would collect it. Sends nothing to a Spark server."""
+    """Refuses conversations or fragments in a Spark DataFrame, because reading them would collect it; sends nothing to a Spark server."""
     if name in _SPARK_FUNCTIONS and qualified_type(value) in _SPARK_FRAMES:
         raise SchemaError(
             f"{name}: a Spark DataFrame is not collected to this process; use {_SPARK_FUNCTIONS[name]}, "
@@ -254,7 +254,7 @@ def _from_pandas(frame: Any, *, name: str, read: Collection[str] | None) -> Any:
             table = pa.Table.from_pandas(converted)
         except (pa.ArrowException, OverflowError) as error:
             raise _unconverted_column(converted, name=name) or error from error
-    if len(converted.columns) < len(names):  # the table has the index as a column if it has a name
+    if len(converted.columns) < len(names):  # an index that has a name is a column of the table
         found = {each: table.column(each) for each in table.column_names}
         nulls: Any = pa.nulls(len(frame))
         table = pa.table({each: found.get(each, nulls) for each in dict.fromkeys([*map(str, names), *found])})

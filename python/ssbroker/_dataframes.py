@@ -32,7 +32,7 @@ def with_columns(rows: Any, table: pa.Table, added: pa.Table, *, kept: list[bool
     Args:
         rows: The rows as the caller passed them.
         table: The same rows as a table.
-        added: The columns.
+        added: The columns to append.
         kept: Whether each row is kept; None keeps all. `added` contains only the kept rows.
 
     Examples:
@@ -73,13 +73,13 @@ def in_kind_of(rows: Any, table: pa.Table) -> Any:
 
 
 def filter_rows(rows: pa.Table, kept: list[bool]) -> pa.Table:
-    """Returns some rows of a table; string views and binary views become plain strings and binaries, which pyarrow can filter."""
+    """Returns the rows of a table for which `kept` is true; views become plain strings and binaries, which pyarrow can filter."""
     mask: Any = pa.array(kept, pa.bool_())
     return table_without_views(rows).filter(mask)
 
 
 def filter_batch(batch: pa.RecordBatch, kept: list[bool]) -> pa.RecordBatch:
-    """Returns some rows of a batch, as `filter_rows` does."""
+    """Returns the rows of a batch for which `kept` is true, as `filter_rows` does."""
     rows = filter_rows(pa.Table.from_batches([batch]), kept)
     return pa.RecordBatch.from_arrays(list(map(single_array, rows.columns)), schema=rows.schema)
 
@@ -114,7 +114,7 @@ def readable(table: pa.Table) -> pa.Table:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Returns a readable table without dictionaries, which pandas and Polars would convert to categories; DuckDB reads both as text."""
+    """Returns a readable table without dictionaries, which pandas and Polars would convert to categories (DuckDB reads them as text)."""
     table = readable(table)
     for number, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):

@@ -55,7 +55,7 @@ def grid(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """Returns parts under a title."""
+    """Returns parts of HTML under a title."""
     return f"<div><strong>{escaped(title)}</strong>{''.join(parts)}</div>"
 
 

@@ -15,7 +15,7 @@ ROW_GROUP_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 20
 PAGE_BYTES: Final = 1 << 20
 _WRITE_BATCH_ROWS: Final = 1 << 10
-"""pyarrow's default write batch. The writer checks only after each batch whether a page is full."""
+"""The number of rows in pyarrow's default write batch. The writer checks only after each batch whether a page is full."""
 
 
 class RowGroupWriter:

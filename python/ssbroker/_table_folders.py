@@ -30,7 +30,7 @@ def partition_columns(file: Path) -> dict[str, str | None]:
 
 
 def refuse_delta_and_iceberg(files: Iterable[Path]) -> None:
-    """Raises `InputError` if a file is in the folder of a Delta or Iceberg table, because only its metadata tells which files are still valid.
+    """Refuses a file in the folder of a Delta or Iceberg table, because only the metadata of the table tells which files are still valid.
 
     Examples:
         >>> import tempfile

@@ -166,7 +166,7 @@ def exception_text(error: BaseException) -> str:
 
 
 def differs_by_one_edit(one: str, other: str) -> bool:
-    """Returns whether one letter is missing, added or changed, or two adjacent letters are swapped; also true for equal texts.
+    """Returns whether two texts are equal, or differ in one letter (missing, added or changed) or in two adjacent letters (swapped).
 
     Examples:
         >>> [differs_by_one_edit("Stock", other) for other in ("Stokc", "Stocks", "Stick", "Store")]

@@ -19,8 +19,8 @@ class InputError(SsbrokerError, ValueError):
     """A value in the input is invalid.
 
     Attributes:
-        column: Name of the column, qualified by its table if there are several (`routes.address`); None if it concerns no column.
-        row: First invalid row, counted from 0 over the whole input; None if it concerns no row.
+        column: Name of the column, qualified by its table if there are several (`routes.address`); None if the error concerns no column.
+        row: First invalid row, counted from 0 over the whole input; None if the error concerns no row.
         value: The invalid value as text, shortened; None if there is none.
         expected: What was expected instead; None if not stated.
     """
@@ -106,7 +106,7 @@ class SchemaError(SsbrokerError, TypeError):
     """An argument or a column has the wrong type, or a column is missing or duplicated.
 
     Attributes:
-        column: Name of the column or argument; None if it concerns neither.
+        column: Name of the column or argument; None if the error concerns neither.
         expected: The expected type; None if not stated.
         actual: The actual type; None if the column is missing.
     """

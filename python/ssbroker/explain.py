@@ -18,7 +18,7 @@ _HANGING: Final = "\ue001"
 """Marks where the second and later lines of a paragraph start. It is a private-use character, which `printable` escapes in names."""
 _LAST_STEP: Final = 7
 _NOTE_FOUND: Final = "found"
-"""The note of a step that found routes; it adds nothing to the count."""
+"""The note of a step that found routes; not shown, because it adds nothing to the number of routes."""
 _STEPS: Final = {
     1: "this service name and this broker id",
     2: "this service name, no broker id",

@@ -370,8 +370,8 @@ class Reassembler:
     ) -> bool:
         """Discards an incomplete or waiting message, so that its fragments can be pushed again.
 
-        Call this if the fragment of a message that arrived first had a damaged `message_signature`: all later fragments are rejected
-        because they contradict that signature.
+        Call this if the first fragment of a message to arrive had a damaged `message_signature`: all later fragments of the message
+        are rejected, because they contradict that signature.
 
         With `in_order`, this does not unblock the direction: later messages, even complete ones, wait until the message arrives again.
 

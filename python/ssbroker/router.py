@@ -53,8 +53,8 @@ def try_fixes(catalog: Catalog, details: dict[str, Any], now_us: int) -> dict[st
         now_us: The time at which route lifetimes are evaluated, in microseconds since 1970.
 
     Returns:
-        `similar_routes`: ids of the routes in the last table that would route the conversation if they matched it.
-        `located_if_local`: where the service would be located if that table had a LOCAL route; None if that cannot be a fix.
+        `similar_routes`: ids of the routes in the last routing table that would route the conversation if they matched it.
+        `located_if_local`: where the service would be located if that table had a LOCAL route; None if such a route cannot be a fix.
     """
     trial, reason = _FixTrial(catalog, details, now_us), details["decision"]["reason"]
     is_stuck = details["decision"]["outcome"] in STUCK
@@ -432,8 +432,8 @@ class Router:
     def decision_table(self, *, now: datetime | None = None) -> pa.RecordBatch:
         """Returns the decisions for every kind of conversation, so that other engines can route with joins.
 
-        A conversation uses the row for its database, service name and broker id. If there are several, it uses the row
-        whose range from `hash_from` to `hash_to` contains the hash of its id: the XXH64 hash of the 16 bytes with the
+        A conversation uses the row for its database, service name and broker id. If there are several such rows, it uses the
+        row whose range from `hash_from` to `hash_to` contains the hash of its id: the XXH64 hash of the 16 bytes with the
         seed 42, as a signed number (`xxhash64(conversation_id)` in Spark). The page *Route in SQL* of the documentation
         shows the queries.
 
@@ -531,7 +531,7 @@ class Router:
     def _find_similar_names(
         self, to_service_name: str, details: dict[str, Any], explain: Callable[[str], dict[str, Any]]
     ) -> list[str]:
-        """Returns services with similar names to which a conversation would be routed, although this one is delayed or dropped."""
+        """If the conversation is delayed or dropped, returns services with similar names to which a conversation would be routed."""
         if details["decision"]["outcome"] not in STUCK or details["decision"]["reason"] == "sender_disabled":
             return []
         if self._similar_names is None:

@@ -73,7 +73,7 @@ DECISION_TABLE: Final = _schema(
 """The decision for every kind of conversation, from `Router.decision_table`. The columns up to `only_from_initiator`
 select conversations; the remaining columns are those of `DECISIONS`. A null `to_service_name` stands for every name
 that has no row in the same database, and a null `to_broker_instance` for every broker id that has no row. A null
-`outcome` means that the decision depends on the name itself."""
+`outcome` means that the decision depends on the service name itself."""
 
 DECISIONS: Final = _schema(
     pa.field("outcome", pa.dictionary(pa.int8(), pa.string()), nullable=False),

@@ -604,7 +604,7 @@ _OTHER_NAMES: Final = {
 
 
 def _refuse_other_names(table: pa.Table, table_name: str) -> None:
-    """Refuses a table that lacks an optional column but has a column with a similar name: ignoring the latter would silently change the routing."""
+    """Refuses a table with a column that is similar to a missing optional column: ignoring it would change the routing silently."""
     for column, pattern in _OTHER_NAMES[table_name].items():
         if column in table.column_names:
             continue

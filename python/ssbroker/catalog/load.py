@@ -86,9 +86,10 @@ def load_source(path: Path, *, now: datetime, options: ddl.ScriptOptions = ddl.S
 
 
 def load_sources(path: Path, *, now: datetime, options: ddl.ScriptOptions) -> dict[str | None, CatalogSource]:
-    """Reads the content of one catalog, or of one catalog for each server that a script connects to, by the name of the server; None is the instance before the first `:connect`.
+    """Reads the content of one catalog, or of one for each server that a script connects to, by the name of the server.
 
-    The result is consistent: if a file changes during reading, everything is read again.
+    Statements before the first `:connect` belong to the name None. The result is consistent: if a file changes during
+    reading, everything is read again.
     """
     for _ in range(_ATTEMPTS):
         before = _file_states(path)

@@ -39,7 +39,8 @@ def standard_streams() -> Iterator[None]:
     finally:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, OutputError):
-                stream.flush()  # not at the end of the process: Spark keeps the streams, and ends the process without flushing them
+                # Not at the end of the process: Spark keeps the streams, and ends the process without flushing them.
+                stream.flush()
         sys.stdout, sys.stderr = before
 
 

@@ -125,7 +125,7 @@ def _check_name(name: str) -> None:
 
 
 def _refuse_existing(folder: Path, name: str, advice: str) -> None:
-    """Raises an error if the certificate file or key file of `name` exists, because an overwritten private key would be lost. Dangling links count as existing."""
+    """Raises an error if a file of `name`, even a dangling link, exists, because an overwritten private key would be lost."""
     for file in _certificate_and_key(folder, name):
         if os.path.lexists(file):
             raise OptionError(f"{file}: the file already exists; {advice}")

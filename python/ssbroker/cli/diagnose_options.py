@@ -153,7 +153,7 @@ def instance_name(path: Path) -> str:
 def require_start(
     instance: str | None, database: str | None, fleet: Fleet, *, subject: str = "where the conversation starts"
 ) -> None:
-    """Raises InputError, which lists the databases, if `--from` may mean several of them; `subject` says what to specify, for the message."""
+    """Raises InputError with a list of databases if `--from` may mean several; `subject` says what to specify, for the message."""
     starts = [
         f"{name}/{each}"
         for name, catalog in fleet.items()

@@ -45,7 +45,7 @@ def line_of(file: Path, row: int | None) -> str:
 
 
 def line_text(line: int | None) -> str:
-    """Returns the text for a line number, to append to a message. A line number is clearer than a row number, which starts at 0 after the header."""
+    """Returns a line number as text to append to a message; it is clearer than a row number, which starts at 0 after the header."""
     return "" if line is None else f" (line {line} of the file)"
 
 

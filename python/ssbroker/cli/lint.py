@@ -194,7 +194,7 @@ def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
 
 
 def _position(finding: Finding, folders: Sequence[Path]) -> str:
-    """Returns the file and line of the statement that created the object of a finding; the file is relative to the folder of the instance."""
+    """Returns the file, relative to the folder of the instance, and the line of the statement that created the object of a finding."""
     if finding.line is None or finding.subject.kind == "statement":
         return ""
     file = Path(finding.file or "")

@@ -201,7 +201,7 @@ def _spark_session(*, threads: int | None, quiet: bool) -> Iterator[SparkSession
     """Yields the session that the environment configures (`SPARK_REMOTE`, `MASTER`, spark-submit), or else a local session.
 
     A local session uses `threads` cores (None means all), and is stopped at the end. With `quiet`, the standard error
-    of a JVM that is started for it is discarded.
+    of a JVM that is started for the session is discarded.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra
 

@@ -181,7 +181,7 @@ def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
 
 
 def warn_about(notes: Iterable[ScriptNote], *, about: str, verbose: bool) -> None:
-    """Warns about statements that were not executed: with `verbose`, lists each; otherwise only counts skipped statements, except routine ones."""
+    """Warns about statements that were not executed: lists each if `verbose`; otherwise only counts skipped ones, without routine ones."""
     from ssbroker import ddl  # noqa: PLC0415 - keeps the start of other commands fast
 
     told = (note for note in notes if not (note.kind == "skipped" and note.statement in _ROUTINE))

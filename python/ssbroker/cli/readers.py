@@ -215,7 +215,7 @@ class CsvInput:
                 block_size=block_bytes,
                 encoding=self._layout.encoding.removesuffix("-sig"),
                 skip_rows_after_names=int(self._layout.has_dashes),
-                use_threads=block_bytes == _CSV_BLOCK_BYTES,  # threads read several blocks ahead, too much for large ones
+                use_threads=block_bytes == _CSV_BLOCK_BYTES,  # threads read blocks ahead: too much memory for large ones
             ),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=self._layout.delimiter, newlines_in_values=True, invalid_row_handler=_skip_row_count
@@ -366,7 +366,7 @@ class JsonLinesInput:
 
 
 def _read_blocks(file: Path) -> Iterator[tuple[bytes, int, int]]:
-    """Yields blocks of lines, each with the number of its first line and the file position after the block; blocks of blank lines are omitted."""
+    """Yields blocks of lines, each with the number of its first line and the file position after it; omits blocks of blank lines."""
     with reading(file), file.open("rb") as opened:
         incomplete_line: list[bytes] = []
         first_row = position = 0

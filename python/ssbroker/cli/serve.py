@@ -345,7 +345,7 @@ def _start_http(instance: Instance, settings: ServeSettings, token: str | None, 
 
 
 def _http_token(settings: ServeSettings) -> str | None:
-    """Returns the token of the HTTP server; checks, before the instance is opened, the token and that the libraries of the server are installed."""
+    """Returns the token of the HTTP server; checks the token and the libraries of the server before the instance is opened."""
     if settings.http is None:
         if settings.http_token is not None:
             raise OptionError("--http-token requires --http")

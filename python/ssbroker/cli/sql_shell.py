@@ -277,7 +277,8 @@ class Shell:
             return
         schema = read_object(self._instance, *known[plain]).schema
         columns = [{"column": field.name, "type": _type_name(field.type)} for field in schema]
-        state_tables.print_parts(self._console, [result_table(["column", "type"], columns)])  # not as records, which two columns do not need
+        # Not as records, which two columns do not need.
+        state_tables.print_parts(self._console, [result_table(["column", "type"], columns)])
 
     def toggle_records(self, _: str) -> None:
         """Switches between tables and records."""

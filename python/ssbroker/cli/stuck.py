@@ -313,7 +313,7 @@ _NOT_FOLLOWED: Final = "there is no transmission_status; a message also waits he
 def print_messages(
     rows: Sequence[dict[str, Any]], times: Sequence[datetime | None], instance: str, console: Console
 ) -> None:
-    """Prints equal rows of `explain_messages` together, the most frequent first; `times` contains the time at which each message was enqueued."""
+    """Prints equal rows of `explain_messages` together, the most frequent first; `times` are the times when the messages were enqueued."""
     groups: defaultdict[tuple[tuple[str, Any], ...], list[datetime | None]] = defaultdict(list)
     for row, time in zip(rows, times, strict=True):
         groups[tuple(row.items())].append(time)

@@ -30,7 +30,7 @@ class Writer(Protocol):
     def encode(self, batch: pa.RecordBatch, json_lines: ArrowColumn | None = None) -> Any:
         """Encodes rows for `write`; called from several threads.
 
-        With `json_lines`, which only the writer of JSON lines supports, each of these lines is a JSON object to which the columns of the batch are added.
+        Each of `json_lines`, which only the writer of JSON lines supports, is a JSON object to which the columns of the batch are added.
         """
         ...
 

@@ -307,7 +307,7 @@ class _ExchangeKey:
 
 
 class KeyOffers:
-    """Creates key exchange blobs. A key exchange key is used for an hour for each pair of certificates, to avoid RSA operations for each dialog."""
+    """Creates key exchange blobs. For each pair of certificates, a key is used for an hour, to avoid RSA operations for each dialog."""
 
     __slots__ = ("_keys",)
 
@@ -370,7 +370,8 @@ class KeyOpenings:
             may_use_rsa: Called before the RSA operations for a new key exchange key; if it returns false, nothing is cached.
 
         Returns:
-            The key; None if the blob is forged, changed, meant for another direction, too old or from the future, or if `may_use_rsa` returned false.
+            The key; None if the blob is forged, changed, meant for another direction, too old or from the future, or if `may_use_rsa`
+            returned false.
         """
         is_fresh = now - BLOB_AGE_MAX < blob.created_at <= now + CLOCK_SKEW_MAX
         is_of_key = blob.key_created_at <= blob.created_at < blob.key_created_at + KEY_LIFETIME

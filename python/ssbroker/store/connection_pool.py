@@ -231,7 +231,8 @@ class ConnectionPool:
     ) -> None:
         """Rolls back uncommitted changes, and returns the connection to the pool, or to the write lock if `with_lock`.
 
-        `is_exposed` means that an application has had the connection. An application that has kept the connection cannot use it while it is idle.
+        `is_exposed` means that an application has had the connection. If the application has kept the connection, it cannot
+        use it while the connection is idle.
         """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 

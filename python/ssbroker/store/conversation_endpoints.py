@@ -216,7 +216,10 @@ def set_closed(connection: Connection, endpoint_id: int, *, state: str, until: i
 
 
 def bind(connection: Connection, endpoint_id: int, *, far_broker_instance: bytes) -> None:
-    """Binds the conversation to the broker id of the database that received its first message, and deletes its session key, which it does not need within an instance."""
+    """Binds the conversation to the broker id of the database that received its first message, and deletes its session key.
+
+    Within an instance, no session key is needed; a conversation over the network gets its keys back from `set_peer`.
+    """
     connection.execute(_BIND, (far_broker_instance, endpoint_id))
 
 

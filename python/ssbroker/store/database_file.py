@@ -40,7 +40,7 @@ WRITE_RETRY_AFTER: Final = 120.0
 WRITE_CHECK_INTERVAL: Final = 10.0
 """The minimum number of seconds between two test writes of `check_writable`."""
 _SPACE_MIN: Final = 1 << 20
-"""Free bytes below which the disk counts as almost full: a small write may still succeed, but the messages of other processes may no longer fit."""
+"""Free bytes below which the disk counts as almost full: small writes may still succeed, but messages of other processes may not fit."""
 SHARED_MEMORY_SUFFIX: Final = "-notify"
 """Suffix of the file beside a database file that contains the shared memory of the processes that have the database open."""
 LOCK_TIMEOUT: Final = 10.0
@@ -290,7 +290,7 @@ class DatabaseFile:
         """Moves all commits from the write-ahead log into the file itself, so that it is complete without its `-wal`."""
         may_wait = busy_handler(self.lock_timeout)
         with self._reader() as connection:
-            # The first column tells whether the file was busy; SQLite does not wait for the checkpoint of another process.
+            # The first column tells whether the file was busy; SQLite does not wait for checkpoints of other processes.
             while single_row(connection, "PRAGMA wal_checkpoint(TRUNCATE)")[0]:
                 if not may_wait(0):
                     raise LockTimeoutError(

@@ -8,7 +8,10 @@ from ssbroker.store.codes import READY
 from ssbroker.store.sqlite import Connection
 
 IS_HELD_SQL: Final = "until > {now} AND since - (until - since) <= {now}"
-"""The SQL condition that a lease is in force. A lease of 60 s that starts more than 60 s in the future is not: it was taken before the clock was set back."""
+"""The SQL condition that a lease is in force.
+
+A lease of 60 s that starts more than 60 s in the future is not in force: it was taken before the clock was set back.
+"""
 
 
 class Lease(NamedTuple):

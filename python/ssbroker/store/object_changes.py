@@ -140,7 +140,7 @@ def set_send_permission(
 
 
 def find_owned_objects(connection: Connection, *, principal_id: int) -> tuple[list[str], list[str], list[str]]:
-    """Returns the names of the services and certificates that a principal owns, and of the remote service bindings that name it as their user."""
+    """Returns the names of the services and certificates that a principal owns, and of the remote service bindings whose user it is."""
     services, certificates, bindings = (
         [name for (name,) in connection.execute(f"SELECT name FROM {table} WHERE {column} = ?", (principal_id,))]  # noqa: S608  # constants below
         for table, column in (

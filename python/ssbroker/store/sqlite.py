@@ -159,7 +159,7 @@ def remove_hooks(connection: Connection) -> bool:
         connection.set_profile(None)
         connection.trace_v2(0, None)
         connection.autovacuum_pages(None)
-        connection.wal_autocheckpoint(_PAGES_TO_CHECKPOINT)  # checkpoints use a hook themselves, which `set_wal_hook` replaces
+        connection.wal_autocheckpoint(_PAGES_TO_CHECKPOINT)  # uses a hook itself, which `set_wal_hook` replaces
         if hasattr(connection, "preupdate_hook"):  # depends on how SQLite was compiled
             connection.preupdate_hook(None)
     except apsw.ConnectionClosedError:
@@ -402,7 +402,7 @@ def _check(connection: apsw.Connection, path: Path, *, create: bool) -> None:
 def _prepare(connection: apsw.Connection, path: Path, *, wait: float) -> None:
     import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
-    # Without this setting, SQLite would plan a cached statement again for each set of bound values, at four times the cost.
+    # Without this, SQLite would plan a cached statement again for each set of bound values, at four times the cost.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.pragma("page_size", _PAGE_BYTES)
     if _journal_mode(connection, busy_handler(wait)) != "wal":

@@ -87,7 +87,7 @@ def has_parked(connection: Connection, endpoint_id: int) -> bool:
 
 
 def early_messages(connection: Connection, endpoint_id: int, number: int) -> list[tuple[int, str]]:
-    """Returns the sequence number and type of messages that wait until the queue of an endpoint is enabled, starting with sequence number `number`."""
+    """Returns the sequence number and type of messages that wait until an endpoint's queue is enabled, from sequence number `number` on."""
     rows = connection.execute(_EARLY_MESSAGES, (endpoint_id, number))
     return [(row[0], row[1]) for row in rows]
 

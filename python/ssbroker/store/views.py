@@ -230,7 +230,8 @@ def _select(queue_id: int | None, span: tuple[int, int] | None) -> tuple[str, tu
 _NUMBER_MAX: Final = 2**63 - 1
 _STATUSES: Final = (RETAINED_RECEIVED, READY, EARLY, RETAINED_SENT)
 _PRIORITIES: Final = range(1, 11)
-# The index orders the messages of a queue by status and priority before queuing order, so each pair of status and priority is read separately, and the results are merged.
+# The index orders the messages of a queue by status and priority before queuing order, so each pair of status and
+# priority is read separately, and the results are merged.
 _LENGTHS_QUEUED: Final = """
     SELECT queuing_order, length(message_body) FROM ssb_queued_messages
     WHERE queue_id = ?1 AND status = ?4 AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""

@@ -88,7 +88,7 @@ class WriteLock(_core.WriteLock):
 
     @property
     def would_deadlock(self) -> bool:
-        """Whether acquiring the lock would deadlock: this thread or its task holds it, or this is a signal handler that interrupted the wait for it."""
+        """Whether acquiring the lock would deadlock: this thread or its task holds it, or a signal handler interrupted the wait for it."""
         thread = threading.get_ident()
         return self.is_waiting(thread) or self.holder == thread or self.is_held_by_this_task
 
