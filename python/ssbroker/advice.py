@@ -42,7 +42,7 @@ class Advice(NamedTuple):
     sentence: str
     """The action in words."""
     command: str | None = None
-    """The action in T-SQL; the reader fills in the <angle brackets>."""
+    """The action in T-SQL; the reader replaces the parts in <angle brackets>."""
 
 
 def advice(details: dict[str, Any]) -> list[Advice]:
@@ -78,7 +78,7 @@ def corrected_route(details: dict[str, Any], route: dict[str, Any]) -> dict[str,
 
 
 def needs_forwarding(details: dict[str, Any], table: dict[str, Any], route: dict[str, Any] | None = None) -> bool:
-    """Returns whether a message routed by a table leaves this instance and would be dropped because forwarding is off (R25).
+    """Returns whether a message routed by a routing table leaves this instance and would be dropped because forwarding is off (R25).
 
     Without a route, the message is assumed to go to another instance.
     """

@@ -411,7 +411,7 @@ class Router:
         first_row: int,
         rejected: list[pa.RecordBatch] | None,
     ) -> pa.RecordBatch:
-        """Decides a batch; adds its invalid rows to `rejected`, or raises an exception if `rejected` is None."""
+        """Routes a batch; adds its invalid rows to `rejected`, or raises an exception if `rejected` is None."""
         given: Any = batch
         try:
             return self._native.route(given, now_us, first_row)

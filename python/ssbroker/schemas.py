@@ -135,7 +135,7 @@ RECEIVED: Final = _schema(
     pa.field("validation", pa.string(), nullable=False),
 )
 """Messages that RECEIVE returns. `message_body` is null for message types without a body (EndDialog, DialogTimer);
-`message_signature` is null if it was not needed."""
+`message_signature` is always null, because messages are verified before they enter a queue."""
 
 REJECTED: Final = _schema(*_FRAGMENT, pa.field("reason", pa.dictionary(pa.int8(), pa.string()), nullable=False))
 """Rejected fragments, with the reason: `duplicate`, `corrupt_fragment`, `corrupt_message`, `conflict`, `out_of_range` or

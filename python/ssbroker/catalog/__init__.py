@@ -12,7 +12,7 @@ __all__ = ["Catalog"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use. Pickles of version 0.1 refer to `_restore` in this module.
+    # The names are imported on first use. Pickles of version 0.1 refer to `_restore` in this module.
     if name in ("Catalog", "_restore"):
         return getattr(_import_module(f"{__name__}.catalog"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

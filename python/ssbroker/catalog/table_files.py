@@ -129,7 +129,7 @@ _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_table(path: Path, schema: pa.Schema, *, name: str) -> pa.Table:
-    """Reads a table file in the format of its suffix; cells of CSV and JSON are converted to the types of the schema, GUIDs remain text.
+    """Reads a table file in the format of its suffix; cells of CSV and JSON are converted to the types of the schema, except GUIDs.
 
     Args:
         path: The file; its suffix is one of `FORMATS`.

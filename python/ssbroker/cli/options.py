@@ -170,7 +170,7 @@ def parse_script_options(
 
 
 def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
-    """Returns the values of variables by name."""
+    """Parses the values of `--variable`; returns the values of the variables by name."""
     given: dict[str, str] = {}
     for variable in variables or ():
         name, equals, value = variable.partition("=")

@@ -145,7 +145,7 @@ def _make_reassembler(job: ReassembleJob) -> Reassembler:
 
 
 def _output_schemas(reassembler: Reassembler, schema: pa.Schema, *, file: Path) -> dict[str, pa.Schema]:
-    """Returns the columns of all tables; raises if the input lacks a required column, before any rows are read."""
+    """Returns the columns of all tables; raises an error if the input lacks a required column, before any rows are read."""
     try:
         messages = reassembler.push(empty_batch(schema)).messages.schema
     except (InputError, SchemaError) as error:

@@ -1,4 +1,4 @@
-"""`ssbroker requeue`: puts messages that failed and were moved to another queue back into their queue."""
+"""`ssbroker requeue`: puts messages that failed and were moved to another queue back into the original queue."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class RouteJob:
     lenient: bool
     """Whether scripts may contain unknown statements, or no Service Broker statements at all."""
     html: Path | None = None
-    """The report to write."""
+    """The HTML report to write; None to write none."""
 
     @property
     def outputs(self) -> list[Path]:

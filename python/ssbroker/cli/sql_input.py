@@ -67,7 +67,7 @@ def pieces(text: str) -> Iterator[Piece]:
     statements = [(number, one) for number, batch in enumerate(found) for one in _statements(batch.tokens)]
     if not any(_is_query(one) for _, one in statements):
         if statements:
-            yield Piece(text, is_query=False)  # with comments and GO
+            yield Piece(text, is_query=False)  # the whole text, with comments and GO
         return
     script: list[tuple[int, list[Token]]] = []
     for number, one in statements:

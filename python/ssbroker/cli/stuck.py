@@ -160,7 +160,7 @@ def stuck(
 
 
 def _own_queues(queue: str | None, folders: Mapping[str, Path]) -> dict[str, Path]:
-    """Returns the instance folders, one of which contains the queue; empty if `--queue` names files."""
+    """Returns the instance folders from one of which the queue is read; empty if `--queue` names files."""
     if queue is None:
         if not folders:
             raise OptionError(

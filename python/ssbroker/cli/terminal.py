@@ -38,7 +38,7 @@ class FittedTable:
         self._as_records = as_records
 
     def with_records(self) -> FittedTable:
-        """Returns the same rows as records."""
+        """Returns a table with the same rows that is printed as records."""
         return FittedTable(self._table, as_records=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

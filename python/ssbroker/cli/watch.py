@@ -140,7 +140,7 @@ def state_parts(
 
 
 def _omitted(state: State, name: str) -> Iterator[Text]:
-    """Yields the number of rows of a table that the state omits."""
+    """Yields a line with the number of rows of a table that the state omits, if it omits any."""
     if state["omitted"][name]:
         yield Text(f"{state['omitted'][name]:,} more rows not shown; ssbroker status shows all.", "dim")
 

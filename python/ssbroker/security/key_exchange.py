@@ -190,7 +190,10 @@ KEY_LIFETIME: Final = 3600 * SECOND
 BLOB_RENEWAL_AGE: Final = 600 * SECOND
 """A blob without an answer is replaced after this time, in microseconds."""
 BLOB_AGE_MAX: Final = 25 * 60 * SECOND
-"""The maximum age of an arriving blob. Together with `CLOCK_SKEW_MAX`, it equals the time for which closed endpoints are kept to detect replays."""
+"""The maximum age of an arriving blob, in microseconds.
+
+Together with `CLOCK_SKEW_MAX`, it equals the time for which closed endpoints are kept to detect replays.
+"""
 CLOCK_SKEW_MAX: Final = 5 * 60 * SECOND
 """How far in the future the creation time of a blob may be, to tolerate differences between clocks."""
 

@@ -33,7 +33,8 @@ class ForkGuard:
     """Tracks forks of this process, and makes SQLite connections safe across them.
 
     Attributes:
-        count: The number of forks since the first process. Comparing this number is faster than asking the system for the process id.
+        count: The number of forks between the first process and this one. Comparing this number is faster than asking the system for
+            the process id.
         is_unsafe: Whether another thread was inside SQLite at a fork; it may have held a mutex that no thread in this process releases.
         inherited: The files whose connections were in use when this process was forked.
     """
@@ -303,8 +304,8 @@ class ConnectionPool:
     def keep_inherited(self) -> None:
         """In a forked process: prevents connections that were in use at the fork from ever being closed, and their file from being opened.
 
-        Closing a connection rolls back its transaction in the shared index of the write-ahead log, which would corrupt
-        the parent's file. While such a connection is open, SQLite mistakes the parent's locks for this process's locks,
+        Closing such a connection would roll back its transaction in the shared index of the write-ahead log, and so
+        corrupt the parent's file. While such a connection is open, SQLite mistakes the parent's locks for this process's locks,
         so writes could be lost.
         """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
@@ -354,7 +355,7 @@ class ConnectionPool:
 class CommitWatch:
     """Detects commits to a file by any program, with a separate connection that queries the file's version. Not thread-safe.
 
-    It also detects the commits of other programs; `CommitSignals` announces only those of ssbroker.
+    In contrast, `CommitSignals` announces only the commits of ssbroker.
     """
 
     __slots__ = ("_connection", "_connections", "_path", "_version", "_wait")

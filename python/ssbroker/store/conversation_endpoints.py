@@ -395,7 +395,7 @@ _TIME_MAX: Final = 2**63 - 1
 QUEUE_OF: Final = """ifnull((
         SELECT moved_to FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND moved_to IS NOT NULL
     ), s.queue_id)"""
-"""The queue of an endpoint `e` with the service `s`: the queue of the service, or the queue to which poison message handling has moved its group."""
+"""The queue of an endpoint `e` with the service `s`: that of the service, or that to which poison message handling has moved the group."""
 JOIN_QUEUE: Final = f"JOIN ssb_services AS s USING (service_id) JOIN ssb_queues AS q ON q.queue_id = {QUEUE_OF}"
 """Joins endpoints `e` with their service `s` and queue `q`."""
 # Jumps from one endpoint to the next in the index instead of reading every message.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 WRITE_RETRY_AFTER: Final = 120.0
-"""Seconds for which a failed read or write is reported, and until `check_writable` tries again; longer than any wait of P17."""
+"""Seconds for which a failed read or write is reported, and until `check_writable` tries again; longer than retransmission waits (P17)."""
 WRITE_CHECK_INTERVAL: Final = 10.0
 """The minimum number of seconds between two test writes of `check_writable`."""
 _SPACE_MIN: Final = 1 << 20
@@ -272,7 +272,8 @@ class DatabaseFile:
     ) -> Session:
         """Returns a transaction that has not started.
 
-        `context` announces its commits without Python; None announces nothing. `holder` holds the write lock; by default, it is this thread.
+        `context` announces the commits of the transaction without Python; None announces nothing. `holder` holds the write lock; by
+        default, it is this thread.
         """
         wait = self.lock_timeout if lock_timeout is None else lock_timeout
         holder = get_ident() if holder is None else holder
@@ -287,7 +288,7 @@ class DatabaseFile:
         return CommitWatch(self.path, connections=self.connections, wait=self.lock_timeout)
 
     def checkpoint(self) -> None:
-        """Moves all commits from the write-ahead log into the file itself, so that it is complete without its `-wal`."""
+        """Moves all commits from the write-ahead log into the file itself, so that the file is complete without its `-wal`."""
         may_wait = busy_handler(self.lock_timeout)
         with self._reader() as connection:
             # The first column tells whether the file was busy; SQLite does not wait for checkpoints of other processes.
@@ -299,9 +300,9 @@ class DatabaseFile:
                     )
 
     def check_writable(self) -> None:
-        """Tries the smallest possible write, because the writes of other processes may fail while this one writes nothing.
+        """Tries the smallest possible write, because the writes of other processes may fail while this process writes nothing.
 
-        After a failure, it waits longer: the write that failed may have been larger and is retried by its caller; while the
+        After a failure, the next test is later: the write that failed may have been larger and is retried by its caller; while the
         retries fail, a small write would prove nothing.
         """
         now = time.monotonic()
@@ -353,7 +354,7 @@ class DatabaseFile:
             raise
 
     def _is_own_failure(self, error: StorageError) -> bool:
-        """Whether an error means that this file has failed: not another file, and not because of a lock or because the file was replaced."""
+        """Whether an error means that this file has failed: it does not concern another file, a lock or the replacement of the file."""
         return error.file == str(self.path) and not isinstance(error, LockTimeoutError | FileReplacedError)
 
     def record_commit_result(self, failure: str | None) -> None:

@@ -29,7 +29,7 @@ class Lease(NamedTuple):
     attempts: int
     """Number of leases since the group was last acknowledged."""
     failures: int
-    """Number of these leases that ended with an exception or expired."""
+    """Number of the leases in `attempts` that ended with an exception or expired."""
 
     def is_held(self, now: int) -> bool:
         """Returns whether the lease or wait is in force, by the same rule as `IS_HELD_SQL`."""

@@ -84,7 +84,7 @@ def create_service(
 
 
 def add_contracts(connection: Connection, *, service_id: int, contracts: Iterable[int]) -> None:
-    """Adds contracts that a service accepts."""
+    """Adds contracts to those that a service accepts."""
     connection.executemany(
         "INSERT INTO ssb_service_contracts VALUES (?, ?)", [(service_id, contract) for contract in contracts]
     )
@@ -92,7 +92,7 @@ def add_contracts(connection: Connection, *, service_id: int, contracts: Iterabl
 
 
 def drop_contracts_of_service(connection: Connection, *, service_id: int, contracts: Iterable[int]) -> None:
-    """Removes contracts that a service accepts."""
+    """Removes contracts from those that a service accepts."""
     connection.executemany(
         "DELETE FROM ssb_service_contracts WHERE service_id = ? AND service_contract_id = ?",
         [(service_id, contract) for contract in contracts],
@@ -101,7 +101,7 @@ def drop_contracts_of_service(connection: Connection, *, service_id: int, contra
 
 
 def move_service(connection: Connection, *, service_id: int, queue_id: int) -> None:
-    """Moves a service, with its queued messages and leases, to another queue; conversation groups that were moved after failures stay there."""
+    """Moves a service with its queued messages and leases to another queue; conversation groups moved after failures stay where they are."""
     moving = """
         FROM ssb_conversation_endpoints AS e WHERE service_id = ?2 AND NOT EXISTS (
             SELECT 1 FROM ssb_failures AS f WHERE f.conversation_group_id = e.conversation_group_id AND f.moved_to IS NOT NULL

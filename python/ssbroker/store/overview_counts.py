@@ -33,16 +33,16 @@ class QueueCounts(NamedTuple):
 
 
 class LeaseCounts(NamedTuple):
-    """The conversation groups of a queue with leases in the same state."""
+    """The conversation groups of a queue whose leases are in the same state: their number, attempts and failures."""
 
     schema_name: str
     name: str
     state: str
     groups: int
     attempts: int
-    """The sum of the attempts of these groups."""
+    """The sum of the attempts of the conversation groups."""
     failures: int
-    """The sum of the failures of these groups."""
+    """The sum of the failures of the conversation groups."""
 
 
 class MovedCounts(NamedTuple):
@@ -76,7 +76,7 @@ class TransmissionCounts(NamedTuple):
     messages: int
     conversations: int
     oldest: int
-    """The time of the oldest message."""
+    """When the oldest message was enqueued."""
 
 
 class OldestMessage(NamedTuple):

@@ -184,7 +184,7 @@ _EARLY: Final = f"""
 
 
 def count_rollback(connection: Connection, queue_id: int) -> int:
-    """Counts a rollback of a receiving transaction; returns the new count, 0 if the queue no longer exists."""
+    """Counts a rollback of a transaction that received from a queue; returns the new count, 0 if the queue no longer exists."""
     connection.execute("UPDATE ssb_queues SET rollbacks = rollbacks + 1 WHERE queue_id = ?", (queue_id,))
     row = connection.execute("SELECT rollbacks FROM ssb_queues WHERE queue_id = ?", (queue_id,)).fetchone()
     return 0 if row is None else row[0]

@@ -67,7 +67,7 @@ class Security:
         certificates: Certificates by name.
         bindings: Bindings by name.
         permissions: SEND permissions by service and principal.
-        master_key: None if there is none.
+        master_key: The master key; None if there is none.
     """
 
     principals: Mapping[str, Principal] = field(default_factory=dict)

@@ -60,7 +60,7 @@ class SessionFile(Protocol):
         """Returns the error for a write lock that other writers hold."""
 
     def lock_errors(self, *, waited: float) -> AbstractContextManager[None]:
-        """Converts errors, and names the holder of the write lock."""
+        """Converts SQLite errors in the block; a timeout names the holder of the write lock."""
 
     def record_commit_result(self, failure: str | None) -> None:
         """Records whether a commit succeeded (None) or why it failed."""
@@ -97,7 +97,7 @@ class Session(_core.Session):
         return connection
 
     def begin_unguarded(self) -> Connection:
-        """Returns the connection, for callers that execute nothing after a failed statement."""
+        """Returns the connection like `begin`, but does not block commits: for callers that execute nothing after a failed statement."""
         has_begun = self.has_begun
         connection: Connection | None = self.begin_fast()
         if connection is None:

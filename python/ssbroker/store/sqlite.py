@@ -180,7 +180,7 @@ def default_settings() -> dict[str, object]:
 
 
 def restore_settings(connection: Connection, settings: dict[str, object]) -> None:
-    """Sets settings of a connection."""
+    """Sets the given settings of a connection."""
     for name, value in settings.items():
         setattr(connection, name, value)
 

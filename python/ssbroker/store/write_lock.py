@@ -21,7 +21,7 @@ _BY_GENERATOR: Final = 1 << 62
 
 @contextmanager
 def calling_for(thread: int, task: int) -> Iterator[None]:
-    """Marks the calls of this thread as made for a task in the thread of an event loop, which waits for them."""
+    """Marks the calls of this thread as made for a task of the event loop in another thread; the task waits for the calls."""
     _CALLER.thread, _CALLER.task = thread, task
     try:
         yield

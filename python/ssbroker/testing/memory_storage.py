@@ -327,11 +327,11 @@ class MemoryDialogStorage:
         """See `DialogStorage`."""
         return [replace(endpoint, broker_instance=self.broker_instance) for endpoint in endpoints]
 
-    def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:  # noqa: ARG002  # it has no message types
+    def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:  # noqa: ARG002  # this storage has no message types
         """See `DialogStorage`."""
         return self._refuses is None
 
-    def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:  # noqa: ARG002  # it has no message types
+    def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:  # noqa: ARG002  # this storage has no message types
         """See `DialogStorage`."""
         if self._refuses is None:
             return {}

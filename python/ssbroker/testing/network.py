@@ -215,7 +215,7 @@ class Network:
             heapq.heappush(self._in_transit, (arrival, next(self._numbers), source, target, part))
 
     def _arrival_delays(self) -> Iterator[int]:
-        """Yields the delay of each arrival of a fragment: no delay if it is lost, two delays if it is duplicated."""
+        """Yields the delay of each arrival of a fragment: nothing if it is lost, up to two delays if it is duplicated."""
         faults, random, carried = self.faults, self._random, self.carried
         times = 1
         if faults.duplication and random.random() < faults.duplication:

@@ -89,7 +89,7 @@ class RunJournal:
         what: The parameters that must be the same to resume the run, such as the first seed.
 
     Raises:
-        MalformedDataError: The file is not a journal, or a journal with different parameters or from a different version of ssbroker.
+        MalformedDataError: The file is not a journal, or is a journal with different parameters or from a different version of ssbroker.
 
     Examples:
         >>> journal = RunJournal(Path("journal"), {"first": 7})

@@ -115,7 +115,7 @@ class Observer:
         }
 
     def _record_history(self, rows: list[dict[str, Any]], at: float) -> None:
-        """Adds a point for each of the fullest queues, and for queues that were among the fullest before."""
+        """Adds a point for each of the fullest queues; of equally full queues, those that already have a history come first."""
         fullest = sorted(rows, key=lambda row: (-row["ready"], (row["database"], row["queue"]) not in self._history))
         self._history = {
             key: self._history.get(key) or deque(maxlen=POINTS_MAX)

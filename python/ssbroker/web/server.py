@@ -319,7 +319,7 @@ class _Guard:
             response = _error(405, "only GET and HEAD are allowed")
             response.headers["Allow"] = "GET, HEAD"
             return response
-        host = headers.get("host")  # browsers send one
+        host = headers.get("host")  # browsers always send this header
         if self._token is None and host is not None and not self._is_own_name(host):
             return _error(421, f"{host!r:.80} is not a name of this server; use an address or localhost")
         if request.scope["path"] in _PAGE_FILES:
