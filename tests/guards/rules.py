@@ -23,7 +23,7 @@ ROUTING: Final = (
     Rule("R1", "Every database has a routing table; the table of `msdb` routes messages from outside the instance"),
     Rule(
         "R2",
-        "A conversation is routed by the table of the database where it started, or of `msdb` if it arrived from outside",
+        "A conversation is routed by the table of the database where it started, or of `msdb` if it arrived from another instance",
     ),
     Rule("R3", "An expired route is ignored, but not deleted"),
     Rule(
@@ -33,11 +33,11 @@ ROUTING: Final = (
     Rule("R5", "Names are compared byte by byte; broker ids are compared as GUIDs"),
     Rule(
         "R6",
-        "An address is `TCP://host:port`, `LOCAL` or `TRANSPORT`; two addresses are equal if their normal forms are",
+        "An address is `TCP://host:port`, `LOCAL` or `TRANSPORT`; two addresses are equal if their normal forms are equal",
     ),
     Rule(
         "R7",
-        "A reply from outside is delivered in this instance, without reading routes, if a database of the instance has the broker id that the reply names",
+        "A reply from another instance is delivered in this instance, without reading routes, if a database of the instance has the broker id that the reply names",
     ),
     Rule(
         "R8",
@@ -68,10 +68,10 @@ ROUTING: Final = (
         "R23", "A `TRANSPORT` route takes the next hop from the service name, which must start with `[TCP://]host:port`"
     ),
     Rule("R24", "One of several equal candidates is picked by `tie_break`: `hash`, `round_robin` or `first`"),
-    Rule("R25", "Without forwarding, a message from outside whose chosen address is not `LOCAL` is `DROPPED`"),
+    Rule("R25", "Without forwarding, a message from another instance whose chosen address is not `LOCAL` is `DROPPED`"),
     Rule(
         "R26",
-        "If no class has a usable route, a conversation that started here is `DELAYED`, and a message from outside is `DROPPED`",
+        "If no class has a usable route, a conversation that started here is `DELAYED`, and a message from another instance is `DROPPED`",
     ),
     Rule("R31", "If the conversation or the route names a broker id, the message goes to the database with this id"),
     Rule(
@@ -85,11 +85,11 @@ ROUTING: Final = (
     ),
     Rule(
         "R41",
-        "If the next hop is an address of this instance, the conversation is routed again, as if it had arrived from outside",
+        "If the next hop is an address of this instance, the conversation is routed again, as if it had arrived from another instance",
     ),
     Rule(
         "R42",
-        "A forwarder drops a message whose hops or lifetime are used up; a message from outside that would return here is a `routing_loop`",
+        "A forwarder drops a message whose hops or lifetime are used up; a message that arrived from another instance and would return to this one is a `routing_loop`",
     ),
     Rule(
         "R43", "A forwarder acknowledges nothing, reassembles nothing, and keeps messages in memory only, up to a limit"
@@ -98,16 +98,19 @@ ROUTING: Final = (
     Rule("R52", "Once the principal is known, all messages of the route go to it, and the mirror is not contacted"),
     Rule(
         "R53",
-        "If the principal is unreachable or gives up the role, messages go to the other address only if it claims the role",
+        "If the principal is unreachable or gives up the role, messages go to the other address only if the server there claims the role",
     ),
-    Rule("R54", "Otherwise nothing is sent, and both addresses are asked again until one of them is the principal"),
+    Rule(
+        "R54",
+        "While no principal is known, nothing is sent, and both addresses are asked again until one of them is the principal",
+    ),
     Rule(
         "R61",
         "A missing route is requested by a dialog with the configuration service, one request at a time for each database and service",
     ),
     Rule(
         "R62",
-        "The configuration service answers by creating a route, or with an error; the waiting conversations are then routed again",
+        "The configuration service answers a request by creating a route, or with an error; the waiting conversations are then routed again",
     ),
 )
 
@@ -134,7 +137,7 @@ PROTOCOL: Final = (
     Rule("P18", "A duplicate is acknowledged again and not delivered again"),
     Rule(
         "P21",
-        "A message carries the MD5 of its content, encrypted with the session key; if it does not match, the message is dropped",
+        "A message carries the MD5 of its content, encrypted with the session key; if the MD5 does not match, the message is dropped",
     ),
     Rule("P22", "The dialog protocol authenticates and encrypts dialogs"),
     Rule(
@@ -153,7 +156,7 @@ PROTOCOL: Final = (
     ),
     Rule(
         "P33",
-        "A message to a queue of the same instance goes directly into it, or into the sender's transmission queue if that fails",
+        "A message to a queue of the same instance goes directly into this queue, or into the sender's transmission queue if direct delivery fails",
     ),
     Rule("P34", "While a queue is disabled, messages for it wait in the transmission queue of the receiving database"),
 )

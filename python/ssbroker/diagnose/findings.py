@@ -98,15 +98,15 @@ _CONFIGURATION: Final = (
         name="local-without-service",
         severity="error",
         title="A route to LOCAL for a service that no enabled database has",
-        why="Conversations that start in this instance are delayed; messages from outside are dropped.",
+        why="Conversations that start in this instance are delayed; messages from other instances are dropped.",
     ),
     Code(
         code="SSB009",
         name="address-is-this-instance",
         severity="warning",
         title="A route to this instance by its own network address",
-        why="The conversation is routed again with the table of msdb, as if it came from outside; forwarding must then be "
-        "enabled for any address except LOCAL. In the table of msdb, such a route is a loop and the message is "
+        why="The conversation is routed again with the table of msdb, as if it came from another instance; forwarding "
+        "must then be enabled for any address except LOCAL. In the table of msdb, such a route is a loop and the message is "
         "dropped.",
     ),
     Code(
@@ -129,8 +129,8 @@ _CONFIGURATION: Final = (
         name="broker-id-in-two-instances",
         severity="error",
         title="Databases of several instances have the same broker id",
-        why="A broker id must be unique in the network. Messages for it reach one database or the other, and each database "
-        "misses part of the conversation. A restored or copied database keeps the id of its source.",
+        why="A broker id must be unique in the network. Messages for this id reach one database or the other, and each "
+        "database misses part of the conversation. A restored or copied database keeps the id of its source.",
     ),
     Code(
         code="SSB013",
@@ -144,8 +144,8 @@ _CONFIGURATION: Final = (
         name="broker-id-stale",
         severity="error",
         title="A route has a broker id that the service no longer has",
-        why="The id was changed by NEW_BROKER, or a copy replaced the original database. Conversations that are bound to "
-        "the old id are not delivered.",
+        why="The broker id was changed by NEW_BROKER, or a copy replaced the original database. Conversations that are "
+        "bound to the old id are not delivered.",
     ),
     Code(
         code="SSB015",
@@ -161,8 +161,8 @@ _CONFIGURATION: Final = (
         name="forwarding-off",
         severity="error",
         title="A route of msdb leads out of an instance that does not forward",
-        why="Messages from outside that use this route are DROPPED, and their sender resends them until the conversation "
-        "ends.",
+        why="Messages from other instances that use this route are DROPPED, and their sender resends them until the "
+        "conversation ends.",
     ),
     Code(
         code="SSB017",
@@ -194,7 +194,7 @@ _CONFIGURATION: Final = (
         title="Instances forward messages in a loop",
         why="Each instance forwards the messages to the next, and the last one to the first, until their hop limit or "
         "lifetime is reached; then they are DROPPED. In a loop of two instances, the second drops them, "
-        "because no instance sends a message back to the one that it came from.",
+        "because no instance sends a message back to the instance that it came from.",
     ),
     Code(
         code="SSB021",
@@ -267,8 +267,8 @@ _CONFIGURATION: Final = (
         name="service-without-contract",
         severity="warning",
         title="A service to which another instance sends has no contract",
-        why="Without a contract, a service can only start conversations. It rejects the conversations that others start with it: these end with "
-        "error -8408.",
+        why="Without a contract, a service can only start conversations. It rejects the conversations that other services start with it: these end "
+        "with error -8408.",
     ),
     Code(
         code="SSB031",
