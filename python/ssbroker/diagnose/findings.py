@@ -114,7 +114,7 @@ _CONFIGURATION: Final = (
         name="mirror-equals-address",
         severity="error",
         title="The address and the mirror address are the same",
-        why="If that server fails, there is no partner to fail over to. CREATE ROUTE rejects such a route.",
+        why="If the server at this address fails, there is no partner to fail over to. CREATE ROUTE rejects such a route.",
     ),
     Code(
         code="SSB011",
@@ -184,7 +184,7 @@ _CONFIGURATION: Final = (
         name="service-unreachable",
         severity="info",
         title="No conversation reaches this service",
-        why="No conversation from any known database is routed to it. This is normal for a service that only starts "
+        why="No conversation from any known database is routed to the service. This is normal for a service that only starts "
         "conversations.",
     ),
     Code(
@@ -215,23 +215,23 @@ _CONFIGURATION: Final = (
         name="service-in-several-databases",
         severity="warning",
         title="Several databases of an instance have the same service",
-        why="Conversations that name no broker id are distributed among them. That balances the load between copies, but is a mistake "
-        "if only one database is meant to receive them.",
+        why="Conversations that name no broker id are distributed among these databases. That balances the load "
+        "between copies, but is a mistake if only one database is meant to receive them.",
     ),
     Code(
         code="SSB024",
         name="messages-dropped",
         severity="error",
         title="An instance drops messages that other instances route to it",
-        why="Nothing acknowledges them, so their sender resends them until the conversation ends.",
+        why="Nothing acknowledges these messages, so their sender resends them until the conversation ends.",
     ),
     Code(
         code="SSB025",
         name="own-services-unreachable",
         severity="warning",
         title="Services of a database cannot reach each other",
-        why="Even a conversation within a single database needs a route to LOCAL. Every database is created with one, AutoCreatedLocal; here it "
-        "was dropped or changed.",
+        why="Even a conversation within a single database needs a route to LOCAL. Every database is created with such a route, "
+        "AutoCreatedLocal; here the route was dropped or changed.",
     ),
     Code(
         code="SSB026",
@@ -267,8 +267,8 @@ _CONFIGURATION: Final = (
         name="service-without-contract",
         severity="warning",
         title="A service to which another instance sends has no contract",
-        why="Without a contract, a service can only start conversations. It rejects the conversations that other services start with it: these end "
-        "with error -8408.",
+        why="Without a contract, a service can only start conversations. Such a service rejects the conversations that other "
+        "services start with it: these end with error -8408.",
     ),
     Code(
         code="SSB031",
@@ -293,14 +293,14 @@ _SCRIPTS: Final = (
         name="script-statement-unknown",
         severity="error",
         title="A statement in the script is not T-SQL",
-        why="SQL Server rejects it, so the object that it should create is missing.",
+        why="SQL Server rejects the statement, so the object that it should create is missing.",
     ),
     Code(
         code="SSB103",
         name="script-not-executed",
         severity="warning",
         title="A statement in the script was not executed",
-        why="Its condition or text cannot be determined from the script, so objects may be missing, or differ on the server.",
+        why="The condition or text of the statement cannot be determined from the script, so objects may be missing, or differ on the server.",
     ),
     Code(
         code="SSB104",
@@ -314,7 +314,7 @@ _SCRIPTS: Final = (
         name="script-not-decoded",
         severity="error",
         title="A script cannot be decoded",
-        why="None of its statements was read, so other findings may be consequences of this error.",
+        why="None of the statements in the script was read, so other findings may be consequences of this error.",
     ),
     Code(
         code="SSB106",
@@ -329,7 +329,7 @@ _SCRIPTS: Final = (
         name="database-offline",
         severity="warning",
         title="The script leaves a database offline",
-        why="Its services are not found, and its messages wait, until it is online again.",
+        why="The services of the database are not found, and its messages wait, until it is online again.",
     ),
 )
 
