@@ -271,7 +271,7 @@ def test_a_missing_database_is_reported_once_and_others_work(
     with pytest.raises(StorageError, match="no such file"):
         with_missing_file.database("Stock")
     assert [line.getMessage() for line in caplog.records if "not available" in line.getMessage()] == [
-        f"the database 'Stock' is not available: {with_missing_file.folder / 'Stock.sqlite'}: no such file"
+        f"the database 'Stock' is not available until its file can be used again: {with_missing_file.folder / 'Stock.sqlite'}: no such file"
     ]
 
 

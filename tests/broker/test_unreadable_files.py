@@ -78,7 +78,7 @@ def test_other_databases_work_and_their_timed_work_is_done(
     assert instance.run_due() == instance_context(instance).clock() + timedelta(seconds=5)
     emitted = [line.getMessage() for line in caplog.records]
     assert emitted == [
-        f"the database 'Ledger' is not available: {ledger.path}: was moved or deleted while it was open, so changes would be lost; put it back, or open the instance again"
+        f"the database 'Ledger' is not available until its file can be used again: {ledger.path}: was moved or deleted while it was open, so changes would be lost; put it back, or open the instance again"
     ]
 
 

@@ -198,7 +198,7 @@ class MonitoredQueue:
                     connection, self.queue_id, now=self.database.instance.microseconds()
                 )
         except StorageError as error:
-            log_failure(self.database, "could not determine whether a reader is needed", error)
+            log_failure(self.database, "could not determine whether a reader is needed; trying again later", error)
             return False
 
 
@@ -226,7 +226,7 @@ def queues_with_messages(watched: Iterable[MonitoredQueue]) -> set[MonitoredQueu
             now = database.instance.microseconds()
             held = database.file.query(functools.partial(queues.ready_queue_ids, now=now))
         except StorageError as error:
-            log_failure(database, "could not determine whether readers are needed", error)
+            log_failure(database, "could not determine whether readers are needed; trying again later", error)
             continue
         found.update(each for each in queues_of_it if each.queue_id in held)
     return found
@@ -243,7 +243,7 @@ def check_callable(procedure: object) -> None:
         )
 
 
-_NEVER_RECEIVED: Final = "28087: the reader ended without a RECEIVE from its queue"
+_NEVER_RECEIVED: Final = "28087: the reader ended without a RECEIVE from its queue, and is called again after 5 s"
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 # Half of the maximum, so that the timeout stays valid even if the clock changes.
 _LONGEST_WAIT: Final = threading.TIMEOUT_MAX / 2
@@ -469,7 +469,7 @@ class Activation:
             if isinstance(error, BrokerError) and error.number == RECEIVE_DISABLED:
                 _LOGGER.info("%s: the reader %s ended: %s", place, request.procedure_name, error)
             else:
-                _LOGGER.exception("%s: the reader %s failed", place, request.procedure_name)
+                _LOGGER.exception("%s: the reader %s failed; it is called again while the queue has messages", place, request.procedure_name)
             text = failures.shortened_error(exception_text(error))
         finally:
             self._reader.watched = None

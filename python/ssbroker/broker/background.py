@@ -108,7 +108,9 @@ class Background:
             try:
                 poison_message_handling.handle_rollbacks(database, received, effects.error)
             except SsbrokerError as error:
-                log_failure(database, "a rollback could not be counted for poison message handling", error)
+                log_failure(
+                    database, "a rollback could not be counted; poison message handling takes effect one rollback later", error
+                )
         self._activate(database, effects, is_committed=False)
 
     def changed(self, database: DatabaseContext) -> None:
@@ -163,7 +165,7 @@ class Background:
         try:
             self.activation.transaction_ended(database, effects, is_committed=is_committed)
         except SsbrokerError as error:
-            log_failure(database, "could not determine whether a reader is needed", error)
+            log_failure(database, "could not determine whether a reader is needed; trying again later", error)
 
     def _wake(self, at: int | None) -> None:
         """Makes the thread call `run_due` at a time; None means immediately."""

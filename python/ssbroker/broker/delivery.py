@@ -199,7 +199,9 @@ class Delivery:
             try:
                 self._scan_if_due(database, now=now)
             except SsbrokerError as error:  # the other databases do not wait
-                log_failure(database, "the transmission queue could not be scanned for waiting messages", error)
+                log_failure(
+                    database, "the transmission queue could not be scanned for waiting messages; trying again later", error
+                )
             self._deliver_with_follow_ups(database, now=now, lock_timeout=None)
 
     def _keep_databases(self, database_ids: Collection[int]) -> None:

@@ -217,7 +217,11 @@ def remove_dropped(
             if all(instance.folder / row.file != path for row in database_registry.load(listing)):
                 remove(path)
     except OSError as error:
-        _LOGGER.warning("%s: the database was dropped, but the file could not be removed: %s", path, error)
+        _LOGGER.warning(
+            "%s: the database was dropped, but this file could not be removed; the next CREATE DATABASE with its name removes it: %s",
+            path,
+            error,
+        )
 
 
 def _is_leftover(instance: InstanceContext, path: Path) -> bool:

@@ -492,7 +492,7 @@ class Job:
             self._outcome = span.__enter__()
             self._span = span
         except Exception as error:  # noqa: BLE001  # a failure of tracing does not change how the job runs
-            log_failure(self._context, "the span of a job could not be started", error)
+            log_failure(self._context, "the tracing span of a job could not be started; the job runs without it", error)
 
     def _stop_heartbeat(self) -> None:
         if self._heartbeat is not None:

@@ -56,7 +56,7 @@ def _is_consistent(connection: Connection, row: RegisteredDatabase | None, expec
 
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
-_NOT_AVAILABLE: Final = "the database %r is not available: %s"
+_NOT_AVAILABLE: Final = "the database %r is not available until its file can be used again: %s"
 
 
 class Databases:

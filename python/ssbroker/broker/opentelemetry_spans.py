@@ -62,7 +62,7 @@ def traces(instance: Instance, *, tracer_provider: TracerProvider | None = None)
     """
     context = instance_context(instance)
     if context.tracing is not None:
-        raise OptionError("instance: already traced; close the other traces first")
+        raise OptionError("instance: already traced; first close the object that ssbroker.traces returned for it")
     return Traces(context, tracer_provider)
 
 

@@ -765,7 +765,9 @@ class Transaction:
         try:
             tracing.received(self._context.name, queue, identities_of(messages))
         except Exception as error:  # noqa: BLE001  # a failure of tracing does not change what is received
-            log_failure(self._context, "the span of a receive could not be recorded", error)
+            log_failure(
+                self._context, "the tracing span of a receive could not be recorded; the messages are received", error
+            )
 
     def _receive_wait(self, queue: str, timeout: float, *, named: ReceiveRequest | None = None) -> ReceiveWait | None:
         """Returns how to wait for a message; None if waiting is useless, because this transaction holds the lock."""

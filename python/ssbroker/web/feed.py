@@ -146,7 +146,7 @@ class Feed:
                 state = await run_in_threadpool(self._observer.state)
                 self._state = _message("state", state)
             except (SsbrokerError, OSError, RuntimeError) as error:
-                _LOGGER.warning("the state of the instance cannot be read: %s", error)
+                _LOGGER.warning("the status page cannot read the state of the instance; trying again: %s", error)
                 self._state = _message("failure", str(error))
             self._version += 1
             self._wake()

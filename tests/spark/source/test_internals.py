@@ -243,7 +243,10 @@ def test_messages_received_before_the_stream_read_them_are_logged(
     receive(folder, 2)
     with caplog.at_level(logging.WARNING, logger="ssbroker.spark"):
         assert sum(batch.num_rows for part in parts for batch in tail.rows(part)) == 1
-    expected = "queue Orders of database Sales: 2 messages were received before the stream read them"
+    expected = (
+        "queue Orders of database Sales: other receivers took 2 messages before the stream read them; "
+        "the stream omits these messages"
+    )
     assert caplog.messages == [expected]
 
 

@@ -173,7 +173,7 @@ def _log_error(database: DatabaseContext, message: Message) -> None:
     text = "unknown error" if error is None else f"{error.description} ({error.code})"
     log_failure(
         database,
-        f"a conversation of the work queue service {message.service_name!r} ended with an error",
+        f"a conversation of the work queue service {message.service_name!r} ended with an error; no job receives the Error message",
         BrokerError(f"{text}; conversation_id {message.conversation_id}"),
     )
 

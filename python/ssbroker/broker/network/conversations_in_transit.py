@@ -313,7 +313,7 @@ class StatusWriter:
             try:
                 write_statuses(database, senders, status_text, lock_timeout=EXCHANGE_LOCK_TIMEOUT)
             except SsbrokerError as error:
-                log_failure(database, "transmission_status could not be written", error)
+                log_failure(database, "transmission_status could not be written; trying again later", error)
                 is_written = False
             else:
                 self._in_transit.mark_written(group)

@@ -507,7 +507,7 @@ class MessageExchange:
                 sent = partial(self._in_transit.sent_up_to, dialogs.database.database_id)
                 found = self._dialogs.newly_waiting(dialogs, sent)
             except SsbrokerError as error:
-                log_failure(dialogs.database, "waiting messages could not be read", error)
+                log_failure(dialogs.database, "waiting messages could not be read; trying again later", error)
                 self._has_poll_failed = True
                 continue
             if found:
@@ -529,7 +529,7 @@ class MessageExchange:
         try:
             blocked_by = dialogs.prepare_keys(outgoing.sender)
         except SsbrokerError as error:
-            log_failure(database, "the keys of a conversation could not be prepared", error)
+            log_failure(database, "the keys of a conversation could not be prepared; its messages wait", error)
             blocked_by = keys_unavailable(str(error))
         self._in_transit.set_blocked(database.database_id, key, blocked_by)
         if blocked_by is not None:
@@ -555,4 +555,6 @@ class MessageExchange:
             try:
                 dialogs.flush(now=now)
             except SsbrokerError as error:
-                log_failure(dialogs.database, "idle dialogs could not be written to the database", error)
+                log_failure(
+                    dialogs.database, "idle dialogs could not be written to the database; trying again later", error
+                )

@@ -154,7 +154,7 @@ class OutboundSender:
                     self._send(dialogs, outbound)
             return dialogs.engine.next_timeout()
         except SsbrokerError as error:
-            log_failure(dialogs.database, "messages cannot be sent for now", error)
+            log_failure(dialogs.database, "messages could not be sent; trying again later", error)
             return now + FAILED_DATABASE_RETRY_INTERVAL
 
     def open(self, next_hop: NextHop) -> None:

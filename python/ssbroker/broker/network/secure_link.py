@@ -254,5 +254,7 @@ class SecureLink:
             link.send(rows)
         except ProtocolError:  # invalid rows must not block the rows after them
             _LOGGER.exception(
-                "%d invalid rows to %s were not sent", rows.num_rows, link.peer.name if link.peer else "a peer"
+                "%d invalid rows to %s were not sent; sending continues with the rows after them",
+                rows.num_rows,
+                link.peer.name if link.peer else "a peer",
             )

@@ -340,7 +340,7 @@ class Tail:
         planned = part.rows if isinstance(part, Slice) else None
         if planned is not None and found < planned:
             _LOGGER.warning(
-                "queue %s of database %s: %d messages were received before the stream read them",
+                "queue %s of database %s: other receivers took %d messages before the stream read them; the stream omits these messages",
                 self._name,
                 self._database,
                 planned - found,
