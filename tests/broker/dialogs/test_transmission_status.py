@@ -123,12 +123,12 @@ def test_delivery_failures_have_numbers_too(
         ("the peer's certificate is not trusted: certificate has expired", "Renew the certificate of the peer"),
         ("the peer's certificate is not trusted: unable to get local issuer certificate", "with the option authority"),
         (
-            "the peer's certificate is valid, but bank is not allowed to connect",
-            "add its name to the option names here",
+            "the peer's certificate is valid, but bank is not allowed to connect; to accept this peer, use the options authority and names, or the option pinned",
+            "If this is not the intended peer, correct the address of the route.",
         ),
         (
-            "the peer's certificate is valid, but is not pinned and has no DNS name",
-            "with the option authority or pinned",
+            "the peer's certificate is valid, but is not pinned and has no DNS name; to accept this peer, use the option pinned with its certificate, whose SHA-256 fingerprint is 00ff",
+            "If this is not the intended peer, correct the address of the route.",
         ),
         (
             "the peer rejects the certificate of this instance: unknown ca",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import ssl
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ssbroker.security.certificates import Validity, read_key
 from tests.broker.network.recording_endpoints import HOST, Authority, RecordingEndpoint
 from tests.protocol.wire.links import numbered
 
+HOW_TO_ACCEPT = "to accept this peer, use the options authority and names, or the option pinned"
 NO_RETRY = EndpointLimits(dial_wait=3600_000_000, max_dial_wait=3600_000_000)
 
 
@@ -63,7 +65,7 @@ def rejected_connection(shop_trust: Trust | None, bank_trust: Trust | None) -> t
 
 def test_a_name_that_is_not_allowed_is_rejected(authority: Authority, bank_trust: Trust) -> None:
     at_thief, at_bank = rejected_connection(authority.trust("thief", "bank"), bank_trust)
-    assert at_bank == "the peer's certificate is valid, but thief is not allowed to connect"
+    assert at_bank == f"the peer's certificate is valid, but thief is not allowed to connect; {HOW_TO_ACCEPT}"
     # The bank tells a stranger nothing; this end concludes it from when the connection ended.
     assert at_thief.endswith(
         " after the TLS handshake: it does not let this instance connect, or has too many connections; its log states the reason"
@@ -72,7 +74,7 @@ def test_a_name_that_is_not_allowed_is_rejected(authority: Authority, bank_trust
 
 def test_a_dialer_rejects_a_name_that_is_not_allowed(authority: Authority, bank_trust: Trust) -> None:
     at_shop, _ = rejected_connection(authority.trust("shop", "another bank"), bank_trust)
-    assert at_shop == "the peer's certificate is valid, but bank is not allowed to connect"
+    assert at_shop == f"the peer's certificate is valid, but bank is not allowed to connect; {HOW_TO_ACCEPT}"
 
 
 def test_only_the_first_name_counts(authority: Authority, bank_trust: Trust) -> None:
@@ -86,7 +88,11 @@ def test_a_certificate_without_a_name_is_rejected(authority: Authority, bank_tru
     _, at_bank = rejected_connection(
         Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust
     )
-    assert at_bank == "the peer's certificate is valid, but is not pinned and has no DNS name"
+    fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
+    assert at_bank == (
+        "the peer's certificate is valid, but is not pinned and has no DNS name; to accept this peer, use the option pinned with its certificate, "
+        f"whose SHA-256 fingerprint is {fingerprint}"
+    )
 
 
 def test_the_certificate_of_another_authority_is_rejected(

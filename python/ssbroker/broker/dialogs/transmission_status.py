@@ -111,8 +111,8 @@ def _connection_advice(why: str) -> str:
         )
     if "certificate has expired" in why or "certificate is not yet valid" in why:
         return "Renew the certificate of the peer, and compare the clocks of the two machines."
-    if "is not allowed to connect" in why:
-        return "If this is the intended peer, add its name to the option names here. Otherwise, correct the address of the route."
+    if "to accept this peer" in why:
+        return "If this is not the intended peer, correct the address of the route."
     if "certificate" in why:
         return (
             "If this is the intended peer, make this instance trust its certificate, with the option authority or pinned. Otherwise, correct "

@@ -262,7 +262,7 @@ _TIME_PROBLEMS: Final = (9, 10)
 def _load_own(context: ssl.SSLContext, trust: Trust) -> None:
     def refuse() -> str:
         raise OptionError(
-            f"{trust.key}: the private key is encrypted; pass an unencrypted one that only its user can read"
+            f"{trust.key}: the private key is encrypted; pass an unencrypted private key, in a file that only the user who runs ssbroker can read"
         )
 
     try:
@@ -468,13 +468,23 @@ class TlsChannel:
             raise PeerError(f"the peer does not offer the protocol {PROTOCOL} (ALPN)")
         self.principal = self._contexts.principals.principal_of(tls)
         if self.principal is None:
-            name = name_of(tls)
-            raise PeerError(
-                "the peer's certificate is valid, but is not pinned and has no DNS name"
-                if name is None
-                else f"the peer's certificate is valid, but {name} is not allowed to connect"
-            )
+            raise PeerError(_refusal(tls))
         return True
+
+
+def _refusal(tls: ssl.SSLObject) -> str:
+    """Returns why a peer with a valid certificate is refused, and how to accept it."""
+    name = name_of(tls)
+    if name is not None:
+        return (
+            f"the peer's certificate is valid, but {name} is not allowed to connect; to accept this peer, use the options authority and names, "
+            "or the option pinned"
+        )
+    fingerprint = hashlib.sha256(tls.getpeercert(binary_form=True) or b"").hexdigest()
+    return (
+        "the peer's certificate is valid, but is not pinned and has no DNS name; to accept this peer, use the option pinned with its certificate, "
+        f"whose SHA-256 fingerprint is {fingerprint}"
+    )
 
 
 def _is_complete_record(data: bytes) -> bool:
