@@ -160,7 +160,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if query_id is None or batch_id is None:
             raise RuntimeError(
-                f"local properties {_QUERY_ID} and {_BATCH_ID} are missing; they identify the micro-batch to send once"
+                f"the Spark local properties {_QUERY_ID} and {_BATCH_ID} are missing; they identify the micro-batch, so that it is sent only once"
             )
         batches = _to_batches(iterator, self._schema)
         staged = self._sink.stage(batches, partition=task.partitionId(), query_id=query_id, batch_id=int(batch_id))
@@ -195,5 +195,5 @@ def _staged(messages: Sequence[Any]) -> list[StagedRows]:
 def _task() -> TaskContext:
     task = TaskContext.get()
     if task is None:
-        raise RuntimeError("no Spark task is running; rows are written by workers")
+        raise RuntimeError("rows can be written only in a Spark task, and none is running")
     return task

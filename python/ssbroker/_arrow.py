@@ -318,7 +318,7 @@ def missing_column_error(error: SchemaError, rows: object, *, expected: Collecti
     Examples:
         >>> error = SchemaError("to_service_name: the column is missing", column="to_service_name")
         >>> print(missing_column_error(error, pa.table({"service": ["//Orders"]}), expected=["to_service_name"]))
-        to_service_name: the column is missing; the input has the column "service"; rename "service" if it is this column
+        to_service_name: the column is missing; the input has the column "service"; if "service" is meant, rename it to "to_service_name"
     """
     fields: Any = rows.type if isinstance(rows, pa.Array) else getattr(rows, "schema", ())
     names = [field.name for field in fields]
@@ -337,7 +337,7 @@ def missing_column_error(error: SchemaError, rows: object, *, expected: Collecti
     similar = difflib.get_close_matches(wanted, candidates, n=1, cutoff=_SIMILARITY_MIN) or [
         name for name in candidates if words.issuperset(name.split("_"))
     ]
-    advice = f'; rename "{printable(candidates[similar[0]])}" if it is this column' if similar else ""
+    advice = f'; if "{printable(candidates[similar[0]])}" is meant, rename it to "{wanted}"' if similar else ""
     return SchemaError(
         restore_spaces(f"{error}; {listing}{advice}"), column=error.column, expected=error.expected, actual=None
     )

@@ -21,7 +21,7 @@ def reject_existing_columns(names: Collection[str], added: Collection[str], *, n
     for column in added:
         if column in names:
             raise SchemaError(
-                f"{name}: routing adds the column {column!r}; rename or drop yours",
+                f"{name}: routing adds the column {column!r}; rename or drop the existing column",
                 column=column,
             )
 

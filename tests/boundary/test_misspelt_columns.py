@@ -96,7 +96,9 @@ def test_another_usual_name_of_an_optional_column_is_refused(name: str, column: 
     with pytest.raises(ssbroker.SchemaError) as refused:
         read(renamed(table, column, other))
     assert refused.value.column == f"{name}.{column}"
-    assert f'{name}.{column}: the column is missing; rename "{other}" if it is this column' in str(refused.value)
+    assert f'{name}.{column}: the column is missing; if "{other}" is meant, rename it to "{column}"' in str(
+        refused.value
+    )
     assert read(table.append_column(other, table[column])) == read(table)
     read(table.drop_columns([column]))
 

@@ -174,7 +174,7 @@ def test_duplicate_columns_of_pandas_are_an_error() -> None:
 def test_an_existing_column_of_decisions_is_an_error() -> None:
     with pytest.raises(
         ssbroker.SchemaError,
-        match=r"^conversations: routing adds the column 'outcome'; rename or drop yours",
+        match=r"^conversations: routing adds the column 'outcome'; rename or drop the existing column",
     ):
         ROUTER.with_decisions(ROUTER.with_decisions(ROWS, now=NOW), now=NOW)
 
@@ -240,9 +240,9 @@ def test_a_needed_column_of_several_types_is_named(use: Any, column: str) -> Non
 @pytest.mark.parametrize(
     ("name", "question"),
     [
-        ("service_name", '; rename "service_name" if it is this column'),
-        ("far_service", '; rename "far_service" if it is this column'),
-        ("ServiceName", '; rename "ServiceName" if it is this column'),
+        ("service_name", '; if "service_name" is meant, rename it to "to_service_name"'),
+        ("far_service", '; if "far_service" is meant, rename it to "to_service_name"'),
+        ("ServiceName", '; if "ServiceName" is meant, rename it to "to_service_name"'),
         ("colour", ""),
     ],
 )

@@ -41,7 +41,10 @@ KEYS = "conversation_id binary, to_service_name string"
         (
             "other int, conversation_id binary, service string, other int",
             ONE_DATABASE,
-            ["to_service_name", 'columns "other", "conversation_id", "service"; rename "service" if it is this column'],
+            [
+                "to_service_name",
+                'columns "other", "conversation_id", "service"; if "service" is meant, rename it to "to_service_name"',
+            ],
         ),
         (
             "to_service_name string",
@@ -90,7 +93,7 @@ def test_missing_column_of_fragments_is_reported_with_all_columns(spark: SparkSe
         ssbroker.spark.reassemble(spark.createDataFrame([], f"{columns}, fragment_count int, message_body binary"))
     assert caught.value.column == "fragment_number"
     assert '"other", "conversation_id", "is_initiator", "message_sequence_number", "number", ' in str(caught.value)
-    assert str(caught.value).endswith('rename "number" if it is this column')
+    assert str(caught.value).endswith('if "number" is meant, rename it to "fragment_number"')
 
 
 def test_ties_that_appear_when_a_route_expires_are_found_at_the_call(spark: SparkSession) -> None:

@@ -123,7 +123,7 @@ def test_now_is_the_time_of_the_call(spark: SparkSession, monkeypatch: pytest.Mo
         ({"to_service_name": "'//s'", "database": "date'2026-11-21'"}, "database: expected string, got date"),
         (
             {"to_service_name": "'//s'", "Outcome": "1"},
-            "Outcome: routing adds a column with this name; rename or drop yours",
+            "Outcome: routing adds a column with this name; rename or drop the existing column",
         ),
         ({"to_service_name": "'//s'", "fragment_count": "'1'"}, "fragment_count"),
     ],

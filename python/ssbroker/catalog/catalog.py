@@ -612,7 +612,7 @@ def _refuse_other_names(table: pa.Table, table_name: str) -> None:
             if re.fullmatch(pattern, name.strip(), re.IGNORECASE):
                 raise SchemaError(
                     restore_spaces(
-                        f'{table_name}.{column}: the column is missing; rename "{printable(name)}" if it is this column, or remove it'
+                        f'{table_name}.{column}: the column is missing; if "{printable(name)}" is meant, rename it to "{column}"; otherwise remove "{printable(name)}"'
                     ),
                     column=f"{table_name}.{column}",
                 )

@@ -125,8 +125,12 @@ def compare(
         taken = [name for name in rows.columns if (name if exact else name.lower()) in added]
         if taken:
             names = ", ".join(taken)
-            which_names = "a column with this name" if len(taken) == 1 else "columns with these names"
-            raise SchemaError(f"{names}: the comparison adds {which_names}; rename or drop yours", column=taken[0])
+            added_names, existing = (
+                ("a column with this name", "column") if len(taken) == 1 else ("columns with these names", "columns")
+            )
+            raise SchemaError(
+                f"{names}: the comparison adds {added_names}; rename or drop the existing {existing}", column=taken[0]
+            )
         routed = route(rows, catalog, now=now, tie_break=tie_break, pending_request=pending_request)
         rows = routed.withColumnsRenamed({name: f"{which}_{name}" for name in DECISIONS.names})
     return SparkComparison(rows=rows, before=before, after=after, moments=moments)

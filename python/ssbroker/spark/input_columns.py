@@ -67,7 +67,7 @@ def check_unambiguous(read: Sequence[str], given: DataFrame) -> None:
         other = next((each for each in given.columns if each != name and each.lower() == name), None)
         if other is not None:
             raise SchemaError(
-                f"{name}: column {other!r} has the same name in this session, which ignores case; rename or drop it",
+                f"{name}: the name of column {other!r} differs from {name!r} only in case, which this Spark session ignores; rename or drop {other!r}",
                 column=name,
                 expected="one column with this name",
                 actual=other,
@@ -93,7 +93,7 @@ def _check_no_name(names: Sequence[str], added: Sequence[str], *, exact: bool) -
     for name in names:
         if (name if exact else name.lower()) in added:
             raise SchemaError(
-                f"{name}: routing adds a column with this name; rename or drop yours",
+                f"{name}: routing adds a column with this name; rename or drop the existing column",
                 column=name,
                 expected="no column with this name",
             )

@@ -30,7 +30,7 @@ def split_invalid(
 
     for name in conversations.columns:
         if name.lower() in _ADDED:
-            message = f'{name}: errors="reject" adds a column with this name to the rejected rows; rename or drop yours'
+            message = f'{name}: errors="reject" adds a column with this name to the rejected rows; rename or drop the existing column'
             raise SchemaError(message, column=name)
     problem = _first_problem(types, catalog, tie_break)
     invalid = conversations.select("*", problem.alias(_PROBLEM)).where(sf.col(quoted(_PROBLEM)).isNotNull())

@@ -157,7 +157,7 @@ def test_files_in_hive_partitions_are_refused(tmp_path: Path) -> None:
     (folder / "a.parquet").touch()
     for source, column in ((tmp_path / "in", "day"), (folder, "day"), ([folder / "a.parquet"], "day")):
         with pytest.raises(
-            InputError, match=rf"a\.parquet: is in a Hive partition, and does not contain its column {column}"
+            InputError, match=rf"a\.parquet: is in a Hive partition, and does not contain the partition column {column}"
         ):
             list_files(source)
 

@@ -283,7 +283,9 @@ def test_invalid_arguments_are_reported_before_a_query_starts(
     stream = arriving.stream()
     with pytest.raises(SchemaError, match="fragment_count"):
         ssbroker.spark.reassemble_stream(stream.drop("fragment_count"))
-    with pytest.raises(SchemaError, match="outcome: routing adds a column with this name; rename or drop yours"):
+    with pytest.raises(
+        SchemaError, match="outcome: routing adds a column with this name; rename or drop the existing column"
+    ):
         ssbroker.spark.stream(stream.withColumnRenamed("to_service_name", "outcome"), EMPTY)
     with pytest.raises(SchemaError, match="to_service_name"):
         ssbroker.spark.stream(stream.drop("to_service_name"), EMPTY)

@@ -262,7 +262,7 @@ def _find_files(path: Path, *, given: Path) -> list[Path]:
     for file in found:
         for name in partition_columns(given / file.relative_to(path)):
             raise InputError(
-                f"{file}: is in a Hive partition, and does not contain its column {name}; "
+                f"{file}: is in a Hive partition, and does not contain the partition column {name}; "
                 "read the files with spark.read, and pass the DataFrame to ssbroker.spark",
                 value=str(file),
             )
