@@ -94,7 +94,7 @@ def _no_route(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice
     yield _create_network_route(details, table, "If the service is in another instance, create a route to it")
     yield from _route_to_local(
         details,
-        "If it is in this instance, create a route to LOCAL",
+        "If the service is in this instance, create a route to LOCAL",
         _create_route(details, table["database"], address="LOCAL"),
     )
 
@@ -132,7 +132,7 @@ def _service_not_found(details: dict[str, Any], table: dict[str, Any]) -> Iterat
         yield _create_network_route(
             details,
             table,
-            "If it is in another instance, create a route to it (it takes precedence over a LOCAL route for all services)",
+            "If the service is in another instance, create a route to it (the route takes precedence over a LOCAL route for all services)",
         )
 
 
@@ -166,7 +166,7 @@ def _forwarding_disabled(details: dict[str, Any], table: dict[str, Any]) -> Iter
     else:
         yield from _route_to_local(
             details,
-            "If the service is in this instance, create a route to it in msdb, whose table routes incoming messages",
+            "If the service is in this instance, create a route to it in msdb, whose routes apply to incoming messages",
             _create_route(details, table["database"], address="LOCAL"),
         )
 
@@ -282,14 +282,14 @@ def _resolve_duplicate_id(details: dict[str, Any], database: dict[str, Any], bro
     why = f"Message delivery cannot be enabled in {quoted(name)}: its broker id is already enabled in {quoted(other)}."
     if broker_id is None:
         yield Advice(
-            f"{why} If {quoted(name)} is the copy, give it a new broker id; this enables it and ends its conversations:",
+            f"{why} If {quoted(name)} is a copy, give it a new broker id; this also enables message delivery there and ends its conversations:",
             f"ALTER DATABASE {bracketed(name)} SET NEW_BROKER;",
         )
     # If the conversation started in the other database, disabling that database would only delay the conversation there
     # (R34).
     if other != details["conversation"]["database"]:
         yield Advice(
-            f"{why if broker_id is not None else ''} If {quoted(other)} is the copy, disable it there first:".lstrip(),
+            f"{why if broker_id is not None else ''} If {quoted(other)} is a copy, disable message delivery there first:".lstrip(),
             f"ALTER DATABASE {bracketed(other)} SET DISABLE_BROKER; {_enable_command(name)}",
         )
 
@@ -345,7 +345,7 @@ def _replace_by_local(details: dict[str, Any], table: dict[str, Any], sentence: 
     yield from _route_to_local(
         details,
         f"{sentence}, drop {names}, which {verb} precedence over a LOCAL route, and create a LOCAL route in {table['database']}, "
-        "whose table routes incoming messages",
+        "whose routes apply to incoming messages",
         f"USE {bracketed(table['database'])}; {drops} {command}",
     )
 

@@ -75,7 +75,7 @@ def render(details: dict[str, Any], *, width: int = _WIDTH) -> str:
         lines += [
             "",
             *_wrapped(
-                "One of several equal candidates is picked by conversation id. None was given, so the first is shown.",
+                "One of several equal candidates is picked by conversation id. No conversation id was given, so the first candidate is shown.",
                 "Note: ",
             ),
         ]

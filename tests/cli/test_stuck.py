@@ -190,7 +190,7 @@ def test_message_that_leaves_the_instances_gets_no_all_clear(folder: Path, run: 
         "  => ELSEWHERE: sent to TCP://prices:4022, which is not an address of any instance",
         "  - there is no transmission_status; a message also waits here until the target acknowledges it",
         (
-            "    Add the catalog of that instance, and state its address: --address NAME=TCP://prices:4022, or -- ssbroker: "
+            "    Add the catalog of the instance at this address, and state the address: --address NAME=TCP://prices:4022, or -- ssbroker: "
             "addresses=TCP://prices:4022 in its script. Or correct the route."
         ),
         "",

@@ -302,7 +302,9 @@ def test_unknown_mirror_address_is_found() -> None:
         'is shared by databases in 2 instances: ONE, TWO; the mirrored route CLIENT/Sales/route 1 "route 1" leads to only one of these instances, ONE, '
         "and to TCP://tow:4022, which is not an address of any instance"
     )
-    assert found["SSB012"].remedy.startswith("If they are a mirrored pair, correct the addresses of this route")
+    assert found["SSB012"].remedy.startswith(
+        "If the databases are a mirrored pair, correct the addresses of the mirrored route"
+    )
 
 
 def test_wrong_port_of_a_mirror_is_corrected() -> None:

@@ -236,7 +236,7 @@ def test_other_ends_of_ties_are_listed() -> None:
 def test_trace_that_leaves_the_fleet_says_how_to_state_an_address() -> None:
     found = trace(catalog_of(here(route(1, "TCP://one", service="Stock"))), "Stock", database="Sales", at=NOW)
     assert str(found).splitlines()[-1] == (
-        "     Add the catalog of that instance, and state its address: --address NAME=TCP://one:4022, or -- ssbroker: "
+        "     Add the catalog of the instance at this address, and state the address: --address NAME=TCP://one:4022, or -- ssbroker: "
         "addresses=TCP://one:4022 in its script. Or correct the route."
     )
 

@@ -46,8 +46,12 @@ def check_broker_ids(context: CheckContext) -> Iterator[Problem]:
         if len(by_instance) > 1 and not all((instance, row.name) in context.mirrored for instance, row in found):
             enabled = sum(any(database.enabled for database in databases) for databases in by_instance.values())
             half = _half_mirrored(context, broker, by_instance)
-            pair = "If they are a mirrored pair, correct the addresses of this route to name both. " if half else ""
-            same = " If they are a mirrored pair or replicas of an availability group, they must keep the id, and no action is needed."
+            pair = (
+                "If the databases are a mirrored pair, correct the addresses of the mirrored route to name both instances. "
+                if half
+                else ""
+            )
+            same = " If the databases are a mirrored pair or replicas of an availability group, they must keep the id, and no action is needed."
             yield problem_about(
                 "SSB012",
                 Subject("broker id", str(uuid.UUID(bytes=broker))),
@@ -106,7 +110,7 @@ def duplicate_enabled_id(error: DuplicateError, *, instance: str) -> Finding | N
         "SSB013",
         Subject("broker id", str(error.value)),
         f"is shared by two enabled databases, so the catalog cannot be loaded and was not checked further: {error}",
-        "SQL Server never enables both. Correct the source of the catalog: if one database is a copy, mark its broker as disabled, "
+        "SQL Server never enables both databases. Correct the source of the catalog: if one database is a copy, mark its broker as disabled, "
         "or enter the new broker id that it has on the server.",
         instance=instance,
         severity="error",

@@ -80,7 +80,7 @@ class KnownAddresses:
         """Returns what to do about a route to an address that no instance has, on a host whose ports are not known."""
         owners = self.possible_owners(address, seen_from=seen_from)
         if not owners:
-            return f"Add the catalog of that instance, and state its address: {how_to_state_address(address)}. Or correct the route."
+            return f"Add the catalog of the instance at this address, and state the address: {how_to_state_address(address)}. Or correct the route."
         shown = ", ".join(shortened_list(owners, LISTED_MAX))
         stated = (
             how_to_state_address(address, instance=owners[0]) if len(owners) == 1 else how_to_state_address(address)

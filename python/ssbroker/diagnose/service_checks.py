@@ -423,8 +423,8 @@ def _ambiguous_services(ambiguous: dict[tuple[str, str], frozenset[str]]) -> Ite
             "SSB023",
             Subject("service", service),
             f"is in {' and '.join(map(quoted_name, sorted(databases)))}: a conversation that names no broker id goes to any of these databases",
-            "If they are copies that share the load, ignore this code. Otherwise drop the service or disable the broker in the databases that "
-            "should not receive, or name the broker id of the right database in the routes and in BEGIN DIALOG.",
+            "If the databases are copies that share the load, ignore this code. Otherwise drop the service or disable the broker in the databases that "
+            "should not receive messages, or name the broker id of the right database in the routes and in BEGIN DIALOG.",
             instance=instance,
             related=[f"{instance}/{database}" for database in sorted(databases)],
         )

@@ -87,8 +87,8 @@ _PATTERNS: Final = (
     _pattern(
         r"State 8[89]\b|certificate.*(?:not found|not valid|expired)|(?:expired|invalid|unknown) certificate",
         "the certificate of the endpoint is unknown to the other instance, or has expired",
-        "Check expiry_date in sys.certificates of master on both instances, and whether each has the certificate of the other; renew it and "
-        "exchange the public keys.",
+        "Check expiry_date in sys.certificates of master on both instances, and whether each has the certificate of the other; renew an expired "
+        "certificate, and exchange the public keys.",
     ),
     _pattern(
         r"State 84\b|compatible encryption algorithm",
