@@ -74,8 +74,8 @@ def test_ordinary_comments_are_not_annotations() -> None:
     [
         ("-- ssbroker: route=1", "unknown annotation 'route=1'"),
         ("-- ssbroker: route_id", "unknown annotation 'route_id'"),
-        ("-- ssbroker: route_id=1", "does not follow a statement on its line"),
-        ("USE Sales\n-- ssbroker: service_broker_guid=unknown", "does not follow a statement on its line"),
+        ("-- ssbroker: route_id=1", "does not follow a statement on the same line"),
+        ("USE Sales\n-- ssbroker: service_broker_guid=unknown", "does not follow a statement on the same line"),
         ("USE Sales -- ssbroker: route_id=1", "does not apply to this statement"),
         ("DROP ROUTE AutoCreatedLocal -- ssbroker: route_id=1", "does not apply to this statement"),
         ("CREATE ROUTE R WITH ADDRESS = 'LOCAL' -- ssbroker: route_id=x", "is not valid; expected a 32-bit integer"),

@@ -370,7 +370,7 @@ def test_invalid_endpoint_is_refused(line: str, number: int | None, reason: str)
 
 @pytest.mark.parametrize("statement", ["ALTER ENDPOINT E STATE = STOPPED", "DROP ENDPOINT E"])
 def test_an_endpoint_that_the_script_does_not_create_is_noted_as_such(statement: str) -> None:
-    said = "skipped (the script does not create this endpoint, and the statement does not state its purpose)"
+    said = "skipped (the script does not create this endpoint, and the statement does not say whether the endpoint is for Service Broker)"
     with pytest.warns(DdlWarning):
         script = read("USE Sales CREATE QUEUE Q", statement)
     assert [note.text for note in script.notes] == [said]

@@ -188,8 +188,9 @@ def test_files_may_use_the_databases_of_each_other(tmp_path: Path, names: tuple[
 def test_several_endpoints_may_be_of_several_instances(tmp_path: Path) -> None:
     endpoint = "CREATE ENDPOINT E AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER"
     with pytest.raises(
-        DdlError, match="only one is allowed; if the files are of several instances, read them with --fleet"
+        DdlError,
+        match="only one is allowed: alter 'E', or drop it first; if the files are of several instances, read them with --fleet",
     ):
         load(tmp_path / "project", {"a.sql": endpoint, "b.sql": endpoint})
-    with pytest.raises(DdlError, match=r"only one is allowed$"):
+    with pytest.raises(DdlError, match=r"only one is allowed: alter 'E', or drop it first$"):
         load(tmp_path / "single", {"a.sql": f"{endpoint}\nGO\n{endpoint}"})

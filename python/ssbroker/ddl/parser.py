@@ -388,7 +388,7 @@ def _assign_annotations(
             if key in INSTANCE_ANNOTATION_KEYS:
                 yield note.start, key, value
             elif owner is None:
-                raise source.error(note.start, f"the annotation {key} does not follow a statement on its line")
+                raise source.error(note.start, f"the annotation {key} does not follow a statement on the same line")
             elif (first := owner.annotations.setdefault(key, value)) != value:
                 raise source.error(
                     note.start,

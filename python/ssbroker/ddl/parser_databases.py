@@ -37,7 +37,7 @@ def create_database(cursor: TokenCursor) -> Statement:
             _check_follower(cursor)
         if cursor.key == "ON" and cursor.index + 1 == end and (cursor.index == start or is_log):
             cursor.take()
-            cursor.fail("expected the files")
+            cursor.fail("expected the files in parentheses, such as (FILENAME = '...')")
         is_log = cursor.key == "LOG"
         is_attach |= depth == 0 and cursor.key == "FOR"
         snapshot |= depth == 0 and cursor.key == "SNAPSHOT" and cursor.ahead(1).key == "OF"

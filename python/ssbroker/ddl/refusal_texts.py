@@ -200,7 +200,7 @@ def same_broker_id(name: str, enabled: str) -> str:
 
 def endpoint_exists(name: str) -> str:
     """States that an instance has a Service Broker endpoint."""
-    return f"the instance already has the Service Broker endpoint {name!r}; only one is allowed"
+    return f"the instance already has the Service Broker endpoint {name!r}; only one is allowed: alter {name!r}, or drop it first"
 
 
 def other_endpoint(name: str, existing: str | None) -> str:

@@ -54,7 +54,8 @@ UNUSABLE_KEY: Final = Remark(
 
 
 NO_ENDPOINT: Final = Remark(
-    "ignored", "skipped (the script does not create this endpoint, and the statement does not state its purpose)"
+    "ignored",
+    "skipped (the script does not create this endpoint, and the statement does not say whether the endpoint is for Service Broker)",
 )
 
 
