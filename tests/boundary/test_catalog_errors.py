@@ -78,7 +78,7 @@ INVALID = {
         "route_id",
         ssbroker.DuplicateError,
         "7",
-        "unique route ids within a database; row {first} of Sales has this route id",
+        "unique route ids within a database; row {first}, also in Sales, has this route id",
     ),
     "database name": InvalidValue(
         "databases",
@@ -101,7 +101,7 @@ INVALID = {
         "service_broker_guid",
         ssbroker.DuplicateError,
         "00000000-0000-0000-0000-000000000001",
-        "a unique broker id for each enabled database; First has this broker id",
+        "a unique broker id for each enabled database; the database First has it too",
     ),
 }
 

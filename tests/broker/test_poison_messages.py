@@ -116,9 +116,10 @@ def test_the_queue_says_why_it_was_turned_off(instance: Instance, stock: Databas
     assert str(refused.value).endswith(reason)
     (queue,) = (row for row in overview_of(instance)["queues"] if row["database"] == "Stock")
     assert (
-        queue["problem"] == f"{reason}. To enable it again: USE [Stock]; ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;"
+        queue["problem"]
+        == f"{reason}. To enable the queue again: USE [Stock]; ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;"
     )
-    instance.execute(queue["problem"].partition("To enable it again: ")[2])
+    instance.execute(queue["problem"].partition("To enable the queue again: ")[2])
     assert is_on(stock)
     assert instance.view("sys.dm_broker_failures", database="Stock").num_rows == 0
 
@@ -147,7 +148,7 @@ def test_the_statement_that_turns_a_queue_on_escapes_its_name(instance: Instance
         with pytest.raises(ZeroDivisionError), queue.take():
             raise ZeroDivisionError
     (row,) = (row for row in overview_of(instance)["queues"] if row["problem"])
-    instance.execute(f"USE Stock; {row['problem'].partition('To enable it again: ')[2]}")
+    instance.execute(f"USE Stock; {row['problem'].partition('To enable the queue again: ')[2]}")
     with queue.take() as job:
         assert job.value == b"poison"
 

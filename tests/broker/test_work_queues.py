@@ -445,7 +445,10 @@ def test_a_job_that_was_not_delivered_ends_with_the_identity(
     assert values(queue) == []
     assert rows(instance) == 0
     (line,) = caplog.messages
-    assert "a conversation of the work queue service 'Jobs' ended with an error; no job receives the Error message: " in line
+    assert (
+        "a conversation of the work queue service 'Jobs' ended with an error; no job receives the Error message: "
+        in line
+    )
     assert " (-9719); conversation_id " in line
 
 

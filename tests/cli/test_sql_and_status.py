@@ -351,7 +351,7 @@ def test_status_says_why_a_queue_is_off(run: Run, folder: Path) -> None:
     assert " UTC. The last failure, with a message of the conversation " in line
     assert ": ZeroDivisionError" in line
     script = folder.parent / "on.sql"
-    script.write_text(line.partition("To enable it again: ")[2])
+    script.write_text(line.partition("To enable the queue again: ")[2])
     assert run("sql", folder, script).status == 0
     assert "queue dbo.Jobs" not in run("status", folder).out
 
@@ -369,7 +369,7 @@ def test_moved_messages_are_put_back(run: Run, tmp_path: Path) -> None:
             UUID(bytes=each) for each in instance.view("sys.dm_broker_failures")["conversation_handle"].to_pylist()
         ]
     (line,) = (line for line in run("status", folder).out.splitlines() if "moved to" in line)
-    assert line.endswith(". To put them back: `ssbroker requeue FOLDER Sales dbo.Jobs`")
+    assert line.endswith(". To put the messages back: `ssbroker requeue FOLDER Sales dbo.Jobs`")
     assert run("requeue", folder, "Sales", "Jobs_failed").out == (
         "0 messages put back into Jobs_failed; messages were moved from other queues: dbo.Jobs\n"
     )

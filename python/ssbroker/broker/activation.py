@@ -469,7 +469,11 @@ class Activation:
             if isinstance(error, BrokerError) and error.number == RECEIVE_DISABLED:
                 _LOGGER.info("%s: the reader %s ended: %s", place, request.procedure_name, error)
             else:
-                _LOGGER.exception("%s: the reader %s failed; it is called again while the queue has messages", place, request.procedure_name)
+                _LOGGER.exception(
+                    "%s: the reader %s failed; it is called again while the queue has messages",
+                    place,
+                    request.procedure_name,
+                )
             text = failures.shortened_error(exception_text(error))
         finally:
             self._reader.watched = None

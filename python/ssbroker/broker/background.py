@@ -109,7 +109,9 @@ class Background:
                 poison_message_handling.handle_rollbacks(database, received, effects.error)
             except SsbrokerError as error:
                 log_failure(
-                    database, "a rollback could not be counted; poison message handling takes effect one rollback later", error
+                    database,
+                    "a rollback could not be counted; poison message handling takes effect one rollback later",
+                    error,
                 )
         self._activate(database, effects, is_committed=False)
 

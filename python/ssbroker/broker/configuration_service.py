@@ -260,7 +260,9 @@ class ConfigurationService:
             raise  # activation calls this function again
         except Exception as error:  # noqa: BLE001  # a custom directory may raise anything; other requests must not wait
             return UNUSABLE_ENTRY, log_failure(
-                database_context(database), "a route request could not be answered; its dialog is ended with an error", error
+                database_context(database),
+                "a route request could not be answered; its dialog is ended with an error",
+                error,
             )
 
     def _create_routes(self, database: Database, requester: bytes, request: MissingRoute) -> tuple[int, str] | None:

@@ -200,7 +200,9 @@ class Delivery:
                 self._scan_if_due(database, now=now)
             except SsbrokerError as error:  # the other databases do not wait
                 log_failure(
-                    database, "the transmission queue could not be scanned for waiting messages; trying again later", error
+                    database,
+                    "the transmission queue could not be scanned for waiting messages; trying again later",
+                    error,
                 )
             self._deliver_with_follow_ups(database, now=now, lock_timeout=None)
 

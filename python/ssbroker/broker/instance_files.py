@@ -218,7 +218,7 @@ def remove_dropped(
                 remove(path)
     except OSError as error:
         _LOGGER.warning(
-            "%s: the database was dropped, but this file could not be removed; the next CREATE DATABASE with its name removes it: %s",
+            "%s: the database was dropped, but this file could not be removed; the next CREATE DATABASE with the same name removes it: %s",
             path,
             error,
         )

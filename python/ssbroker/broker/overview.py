@@ -163,7 +163,7 @@ def _why_disabled(connection: Connection, queue: QueueCounts, database: str) -> 
         return None
     name = bracketed_queue_name(queue.schema_name, queue.name)
     command = f"USE {bracketed(database)}; ALTER QUEUE {name} WITH STATUS = ON;"
-    return f"{describe_failure(failure)}. To enable it again: {command}"
+    return f"{describe_failure(failure)}. To enable the queue again: {command}"
 
 
 def health_problems(instance: Instance) -> dict[str, str]:

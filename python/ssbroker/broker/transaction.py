@@ -766,7 +766,9 @@ class Transaction:
             tracing.received(self._context.name, queue, identities_of(messages))
         except Exception as error:  # noqa: BLE001  # a failure of tracing does not change what is received
             log_failure(
-                self._context, "the tracing span of a receive could not be recorded; the messages are received", error
+                self._context,
+                "the tracing span of a receive could not be recorded; the messages are received without it",
+                error,
             )
 
     def _receive_wait(self, queue: str, timeout: float, *, named: ReceiveRequest | None = None) -> ReceiveWait | None:

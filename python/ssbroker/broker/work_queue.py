@@ -570,8 +570,8 @@ class WorkQueue:
         users = objects.services_of(queue)
         if users and all(service.name != self._service for service in users):
             raise BrokerError(
-                f"the queue {self._name!r} is not a work queue: it has {_named(users)}, whose messages its workers would "
-                "take too. Choose another name for the work queue"
+                f"the queue {self._name!r} is not a work queue: it has {_named(users)}, so workers would also take "
+                "messages that are not jobs. Choose another name for the work queue"
             )
 
     def _check_default_poison_queue(self, objects: Objects) -> None:
@@ -581,7 +581,7 @@ class WorkQueue:
         if users:
             raise BrokerError(
                 f'on_poison="move" would move failed messages of {self._name!r} to the queue {self._default_poison_queue}, which has '
-                f"{_named(users)}: its workers would take them as jobs of their own. Specify another queue with poison_queue=..."
+                f"{_named(users)}: programs that receive from this queue would process the failed messages as their own. Specify another queue with poison_queue=..."
             )
 
     def _create(

@@ -103,7 +103,11 @@ class WorkerThread:
                     thread.start()
                 except RuntimeError as error:  # no system thread is available; the next `wake` tries again
                     with print_logging_errors():
-                        _LOGGER.warning("%s: the thread could not be started; trying again when there is more work: %s", self._name, error)
+                        _LOGGER.warning(
+                            "%s: the thread could not be started; trying again when there is more work: %s",
+                            self._name,
+                            error,
+                        )
                     return
                 self._thread = thread
                 atexit.register(self.close)

@@ -49,7 +49,7 @@ def expand_patterns(patterns: Sequence[str]) -> list[Path]:
             if not file.exists():
                 raise InputError(f"{file}: no such file or folder")
             if not file.is_file():
-                raise InputError(f"{file}: not a regular file; the file is read more than once")
+                raise InputError(f"{file}: not a regular file, which is needed because the file is read more than once")
         if file.resolve() in seen:
             raise InputError(
                 f"{file}: the file is specified twice, so its rows would be counted twice; specify it once"

@@ -51,7 +51,7 @@ def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
         command = shlex.join(["ssbroker", "requeue", "FOLDER", row["database"], row["queue"]])
         yield cell(
             f"queue {row['queue']}, in {row['database']}: {groups} moved to {row['moved_to']}; last failure "
-            f"{row['last_failed_at']:.19} UTC: {row['error']}. To put them back: `{command}`"
+            f"{row['last_failed_at']:.19} UTC: {row['error']}. To put the messages back: `{command}`"
         )
 
 

@@ -753,7 +753,9 @@ class EventLog:
                     subscriber(event)
                 except Exception:
                     with print_logging_errors():
-                        LOGGER.exception("%s: a subscriber failed; the other subscribers get the event too", event.NAME)
+                        LOGGER.exception(
+                            "%s: a subscriber failed; the other subscribers still get the event", event.NAME
+                        )
 
     def log_suppressed(self, *, now: int) -> None:
         """Logs how many lines were suppressed in the windows that have ended; `now` is in microseconds since 1970."""

@@ -466,7 +466,7 @@ class FileIdentity:
             raise FileReplacedError(
                 f"{self._path}: another file has replaced it since it was opened; changes to the old file would be lost. "
                 "If the database was dropped and attached again, get it with instance.database(name) again. If another program has "
-                "replaced the file, close the instance in each process, remove the old file's -wal and -shm, and open it again",
+                "replaced the file, close the instance in each process, remove the old file's -wal and -shm files, and open the instance again",
                 file=self._path,
             )
 

@@ -310,7 +310,7 @@ impl CatalogBuilder {
         if let Some((id, other)) = id.and_then(|id| Some((id, *self.enabled_brokers.get(&id)?))) {
             let (column, value) = ("databases.service_broker_guid", id.to_string());
             let other = String::from_utf8_lossy(&self.catalog.databases[usize::from(other)].name);
-            let expected = format!("a unique broker id for each enabled database; {other} has this broker id");
+            let expected = format!("a unique broker id for each enabled database; the database {other} has it too");
             return Err(Invalid::new(InvalidKind::Duplicate, column, Some(row), Some(value.as_bytes()), expected));
         }
         let number = self.add_database(name, broker, enabled)?;
@@ -473,7 +473,7 @@ impl CatalogBuilder {
             let (database, id, row) = second;
             let database = String::from_utf8_lossy(&self.catalog.databases[usize::from(database)].name);
             let expected =
-                format!("unique route ids within a database; row {} of {database} has this route id", first.2);
+                format!("unique route ids within a database; row {}, also in {database}, has this route id", first.2);
             let (kind, row, value) = (InvalidKind::Duplicate, Some(row as usize), id.to_string());
             return Err(Invalid::new(kind, "routes.route_id", row, Some(value.as_bytes()), expected));
         }
@@ -486,7 +486,7 @@ impl CatalogBuilder {
             let route = &mut routes[row as usize];
             let slot = &mut next[usize::from(route.database)];
             route.route_id = i32::try_from(*slot).map_err(|_| {
-                let expected = "lower ids in the other rows; routes without an id are numbered after the highest";
+                let expected = "lower ids in the other rows; routes without an id are numbered after the highest id";
                 Invalid::new(InvalidKind::Limit, "routes.route_id", Some(row as usize), None, expected)
             })?;
             *slot += 1;

@@ -435,7 +435,9 @@ class DialogRegistry:
                 versions[database_id] = version
             except StorageError as error:
                 has_failed = True
-                _LOGGER.warning("%s: cannot send or receive over the network; trying again later: %s", database.name, error)
+                _LOGGER.warning(
+                    "%s: cannot send or receive over the network; trying again later: %s", database.name, error
+                )
         # Set at the end, so that an earlier error leads to another attempt.
         self._dialogs, self._versions = dialogs, versions
         self.needs_refresh, self.has_failed = False, has_failed
