@@ -210,13 +210,13 @@ NO_ROUTE: Final = 11294
 RETURNING: Final = 28071
 
 REASONS: Final = {
-    HOPS_EXHAUSTED: "its hop limit is reached",
+    HOPS_EXHAUSTED: "the hop limit of the message is reached",
     DUPLICATE: "the same message is already being forwarded",
-    SIZE_EXCEEDED: "it would exceed message_forward_size",
-    EXPIRED: "its time to live has ended",
+    SIZE_EXCEEDED: "the message would exceed message_forward_size",
+    EXPIRED: "the time to live of the message has ended",
     UNREACHABLE: "the next hop cannot be reached",
-    NO_ROUTE: "it no longer has a route",
-    RETURNING: "it would be sent back to the instance that it came from",
+    NO_ROUTE: "the message no longer has a route",
+    RETURNING: "the message would be sent back to the instance that it came from",
 }
 """Why a row is dropped, by Service Broker's error number. The sender still has the row, and sends it again."""
 
