@@ -1,7 +1,7 @@
 """The Spark data source `ssbroker`, which Spark finds by this module's name: `spark.read.format("ssbroker")`.
 
 Spark imports every module `pyspark_*` to look up any format, so this module imports only what the lookup needs. The
-other imports start with `ssbroker.spark.source`, because it checks the version of PySpark.
+methods import the rest, first `ssbroker.spark.source`, because it checks the version of PySpark.
 """
 
 from __future__ import annotations

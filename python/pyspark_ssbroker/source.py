@@ -65,7 +65,7 @@ class Reader(DataSourceReader):
 
 
 class FilteringReader(Reader):
-    """A reader with filter push-down. Spark refuses such a reader unless its configuration allows push-down."""
+    """A reader with filter push-down. Spark refuses such a reader unless the configuration of Spark allows push-down."""
 
     def __init__(self, scan: Scan) -> None:
         super().__init__(scan)
@@ -79,7 +79,7 @@ class FilteringReader(Reader):
 
 
 class Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the messages that enter a queue."""
+    """Reads the messages that enter a queue, as a stream."""
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
@@ -122,7 +122,7 @@ class Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class StagedRowsMessage(WriterCommitMessage):
-    """The message of a task to the driver."""
+    """The message in which a task reports its staged rows to the driver."""
 
     def __init__(self, staged: StagedRows) -> None:
         self.staged = staged
@@ -135,7 +135,7 @@ class Writer(DataSourceArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # as its base has it
-        """Stages the rows of a task beside the instance."""
+        """Stages the rows of a task in the folder of the instance."""
         return StagedRowsMessage(self._sink.stage(iterator, partition=_task().partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -155,7 +155,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._schema = schema
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stages the rows of a task, as Arrow batches or single rows, beside the instance."""
+        """Stages the rows of a task, as Arrow batches or single rows, in the folder of the instance."""
         task = _task()
         query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if query_id is None or batch_id is None:

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 # Imported on first use, so that a worker imports only what its function needs. No module may have the name of a
-# function here, because importing the module would replace the function.
+# function in `__all__`, because importing the module would replace the function.
 _HOMES = {
     **dict.fromkeys(("SparkComparison", "compare"), "comparison"),
     **dict.fromkeys(("ReassembledFiles", "reassemble_files"), "files.reassembly"),

@@ -16,14 +16,14 @@ SparkTieBreak: TypeAlias = Literal["hash", "first"]
 """How to choose among equal candidates; `round_robin` is not available, because workers do not share a counter."""
 
 MESSAGE_BYTES_MAX: Final = 1 << 30
-"""The maximum message size; larger values exhaust Spark's memory and exceed its limit of 2 GiB per value."""
+"""The largest permitted maximum message size; larger messages would exhaust Spark's memory or exceed its limit of 2 GiB per value."""
 
 _PENDING_BYTES_MIN: Final = 1 << 30
 _PENDING_MESSAGES: Final = 4
 
 
 def default_pending_bytes(max_message_bytes: int) -> int:
-    """Returns the default limit for pending bytes: 1 GiB, or the size of four of the largest messages if that is more.
+    """Returns the default limit for pending bytes: 1 GiB, or four times `max_message_bytes` if that is more.
 
     Examples:
         >>> default_pending_bytes(1 << 20) >> 30, default_pending_bytes(1 << 30) >> 30
@@ -36,8 +36,9 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def local_path(path: object, *, name: str) -> Path:
-    """Returns an absolute path, because workers run in a different directory from the driver's; raises `InputError` for a URI or another type.
+    """Returns a path as an absolute path; raises `InputError` for a URI, or for a value that is not a path.
 
+    A relative path would have another meaning in the workers, which run in a different directory from the driver's.
     Symbolic links are not resolved, because the data may be replaced by changing the link.
 
     Examples:
@@ -61,7 +62,7 @@ def local_path(path: object, *, name: str) -> Path:
 
 
 def check_frame(given: object, *, name: str) -> None:
-    """Raises `SchemaError` unless the argument is a Spark DataFrame; `name` is the argument, for the error message."""
+    """Raises `SchemaError` unless the argument is a Spark DataFrame; `name` is the name of the argument, for the error message."""
     from pyspark.sql import DataFrame  # noqa: PLC0415 - pyspark is an extra
 
     if not isinstance(given, DataFrame):
@@ -89,7 +90,7 @@ def check_session(given: object) -> None:
 
 
 def loaded_catalog(given: object, *, now: datetime, name: str = "catalog") -> Catalog:
-    """Returns the catalog, loaded if it is a path; raises `SchemaError` for anything else.
+    """Returns a catalog as it is, or loads it from a path; raises `SchemaError` for any other value.
 
     Args:
         given: A catalog, or a path that `Catalog.load` reads.

@@ -1,4 +1,4 @@
-"""Reads, replaces and creates Arrow columns, without pyarrow's stubs, which are too narrow."""
+"""Reads, replaces and creates Arrow columns, without pyarrow's type stubs, which are too narrow."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def nulls(arrow_type: pa.DataType, count: int) -> ArrowColumn:
 
 
 def to_spark_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Returns a type that Spark accepts instead of an Arrow type: not a dictionary and not fixed-size binary."""
+    """Returns the type that Spark accepts in place of an Arrow type: the value type of a dictionary, and binary for fixed-size binary."""
     if isinstance(arrow_type, pa.DictionaryType):
         values: pa.DataType = arrow_type.value_type
         return values

@@ -32,7 +32,7 @@ class SparkComparison:
     """The decisions of two catalogs on the same conversations."""
 
     rows: DataFrame
-    """The columns of the input, followed by the decision columns, named `before_...` and `after_...`."""
+    """The columns of the input, followed by the decision columns of both catalogs, named `before_...` and `after_...`."""
     before: Catalog
     """The current catalog."""
     after: Catalog
@@ -44,7 +44,7 @@ class SparkComparison:
         return "SparkComparison(DataFrames: rows)"
 
     def comparison(self) -> Comparison:
-        """Runs the Spark job: groups the conversations by columns and decisions, counts each group, and collects the counts on the driver.
+        """Runs the Spark job, and collects on the driver the number of conversations by database, service name and both decisions.
 
         Returns:
             The comparison, as `ssbroker.diagnose.compare` returns it for the same conversations.
@@ -89,10 +89,10 @@ def compare(
             the routes that name no service; `delay` delays the conversation.
 
     Returns:
-        Both decisions, side by side. No job has run yet.
+        Both decisions for each conversation, side by side. No Spark job has run yet.
 
     Raises:
-        SchemaError: A column is missing, has an unsupported type, or has the name of a column that is added.
+        SchemaError: A column is missing, has an unsupported type, or has the name of a column that the comparison adds.
         OptionError: An option has an invalid value.
 
     Examples:

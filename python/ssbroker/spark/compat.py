@@ -24,7 +24,10 @@ class MissingSparkError(MissingDependencyError):
 
 
 def check_spark_version(feature: str = "ssbroker.spark", *, name: str = "ssbroker.spark", otherwise: str = "") -> None:
-    """Raises `MissingSparkError` unless PySpark is new enough for a feature of `MINIMUMS`; `name` and `otherwise` are for the message."""
+    """Raises `MissingSparkError` unless PySpark is new enough for a feature of `MINIMUMS`.
+
+    The error message says that `name` needs PySpark, and ends with `otherwise`, an alternative to installing it.
+    """
     minimum = MINIMUMS[feature].version
     try:
         from pyspark import __version__ as installed  # noqa: PLC0415 - pyspark is an extra
@@ -40,7 +43,7 @@ def check_spark_version(feature: str = "ssbroker.spark", *, name: str = "ssbroke
 
 
 def check_stream_support(name: str, *, instead: str) -> None:
-    """Raises `MissingSparkError` unless PySpark and its protobuf have `transformWithState` for Python.
+    """Raises `MissingSparkError` unless PySpark has `transformWithState` for Python, and the protobuf that it needs is installed.
 
     `name` is the function that was called, and `instead` names the functions that do the same for a batch.
     """
@@ -50,7 +53,7 @@ def check_stream_support(name: str, *, instead: str) -> None:
         importlib.import_module("pyspark.sql.streaming.proto.StateMessage_pb2")
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("google"):
-            return  # the thin client of Spark Connect lacks this; the server has it
+            return  # the thin client of Spark Connect lacks this module; the server has it
         raise MissingSparkError(f"{name} needs protobuf: pip install protobuf", name="protobuf") from error
     except Exception as error:
         raise MissingSparkError(
@@ -67,7 +70,7 @@ def has_arrow_udf() -> bool:
 
 
 def column_function(function: Callable[..., Any], returns: str) -> Any:
-    """Returns a Spark UDF that calls `function` with the arrays of each batch, positional or by name, and returns its structs."""
+    """Returns a Spark UDF that calls `function` with the arrays of each batch, positional or by name; the result is an array of structs."""
     if has_arrow_udf():
         return _arrow_udf(function, returns)
 
@@ -79,7 +82,7 @@ def column_function(function: Callable[..., Any], returns: str) -> Any:
 
 
 def iterator_function(function: Callable[[Iterator[Any]], Iterator[Any]], returns: str) -> Any:
-    """Returns a Spark UDF that calls `function` with an iterator over the arrays of the batches; `function` yields an array of structs for each."""
+    """Returns a Spark UDF that passes `function` an iterator over the arrays of the batches; `function` yields an array of structs for each batch."""
     if has_arrow_udf():
         return _arrow_udf(function, returns)
 
@@ -125,7 +128,7 @@ def map_in_arrow(
 
 
 def _flat_struct(text: str) -> StructType:
-    """Parses a struct of simple types; PySpark 3.5 parses these only in DDL strings for whole schemas."""
+    """Parses the name of a struct type with simple fields; PySpark 3.5 parses type names only in the DDL string of a whole schema."""
     from pyspark.sql.types import BinaryType, IntegerType, LongType, ShortType, StringType, StructType  # noqa: PLC0415 - pyspark is an extra
 
     kinds = {"binary": BinaryType, "int": IntegerType, "bigint": LongType, "smallint": ShortType, "string": StringType}
@@ -139,14 +142,14 @@ def _flat_struct(text: str) -> StructType:
 def _arrow_udf(function: Callable[..., Any], returns: str) -> Any:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    untyped: Any = sf  # its stubs lack arrow_udf
+    untyped: Any = sf  # the stubs of PySpark lack arrow_udf
     return untyped.arrow_udf(on_workers(function), returns)
 
 
 def _pandas_udf(function: Callable[..., Any], returns: str, *, scalar_iterator: bool) -> Any:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    untyped: Any = sf  # its stubs lack pandas_udf
+    untyped: Any = sf  # the stubs of PySpark lack pandas_udf
     kind = untyped.PandasUDFType.SCALAR_ITER if scalar_iterator else untyped.PandasUDFType.SCALAR
     return untyped.pandas_udf(on_workers(function), returns, kind)
 
@@ -181,17 +184,17 @@ def arrow_frame(
     Args:
         spark: The session.
         table: The table.
-        kinds: The Spark types of its columns.
-        as_strings: A column of lists of bytes, which become strings with the same bytes even if these are not text.
+        kinds: The Spark types of the columns of the table.
+        as_strings: A column of lists of bytes, which become strings with the same bytes, even if the bytes are not valid text.
     """
     if has_arrow_frames() and table.num_rows > 0:  # PySpark fails for a table without batches
         if as_strings is not None and as_strings in table.column_names:
             table = table.set_column(
                 table.column_names.index(as_strings), as_strings, _as_strings(table[as_strings].combine_chunks())
             )
-        untyped: Any = spark  # its stubs lack Arrow tables
+        untyped: Any = spark  # the stubs of PySpark lack Arrow tables
         return untyped.createDataFrame(table), as_strings is not None
-    # PySpark 3.5 would start Python for a list of rows, and would need pandas for Arrow.
+    # PySpark 3.5 would start Python for a list of rows, and would need pandas for an Arrow table.
     fields = ", ".join(f"`{name}`: {kind}" for name, kind in kinds.items())
     text = json.dumps(table.to_pylist(), default=lambda value: base64.b64encode(value).decode())
     kind = f"array<struct<{fields}>>"
@@ -200,7 +203,7 @@ def arrow_frame(
 
 
 def list_array(offsets: Any, values: Any) -> Any:
-    """Returns an array of lists whose values are declared non-nullable, so that Spark does not check them, unless their type is null."""
+    """Returns an array of lists; unless their type is null, the values are declared non-nullable, so that Spark does not check each one."""
     kind = pa.list_(pa.field("element", values.type, nullable=pa.types.is_null(values.type)))
     return pa.ListArray.from_arrays(offsets, values, type=kind)
 

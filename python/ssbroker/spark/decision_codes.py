@@ -33,7 +33,7 @@ CODED_FIELDS: Final = {
     "target_database": "string",
     "broker_instance": "binary",
 }
-"""The decision with the outcome, reason and step in a decision code, which Spark decodes: transferring strings costs more than looking them up."""
+"""The fields of a decision, with outcome, reason and step in a decision code: decoding it in Spark costs less than transferring strings."""
 _ARROW_TYPES: Final[dict[str, pa.DataType]] = {
     "smallint": pa.int16(),
     "int": pa.int32(),
@@ -83,7 +83,7 @@ class Labels:
 
 
 def _label_codes(decided: pa.RecordBatch, name: str, labels: tuple[str, ...]) -> Any:
-    """Returns the code of each row's label, shifted to its position in a decision code; a dictionary may have any order."""
+    """Returns the code of each row's label, shifted to its position in a decision code; the dictionary of the column may have any order."""
     shift, _ = LABEL_BITS[name]
     column: Any = decided[name]
     encoded = column.dictionary_encode()

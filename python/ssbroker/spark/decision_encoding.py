@@ -39,7 +39,7 @@ class DecisionEncoding(Protocol):
         """The Spark type that Python returns for each row."""
 
     def function(self, task: RouteTask, transfer: TransferredColumns) -> DecisionFunction:
-        """Returns the function that runs in Python."""
+        """Returns the function that encodes decisions in Python workers."""
 
     def decode(self, frame: DataFrame, encoded: Column) -> dict[str, Column]:
         """Returns the decision columns, in contract order, from the returned struct and the columns of the input."""
@@ -87,7 +87,7 @@ class _NumberEncoding:
     """The encoding of `_core.Router.route_packed`.
 
     Attributes:
-        labels: The labels by number.
+        labels: The outcomes and reasons, in the order of their codes.
         addresses: The addresses, in the order of their numbers.
         databases: The databases, whose numbers follow the numbers of the addresses; empty if no message is delivered locally.
         has_ids: Whether the input contains the broker ids as bytes, so that they need not be returned.
@@ -134,7 +134,7 @@ def _struct_type(fields: Mapping[str, str]) -> str:
 
 
 def _has_string_array(strings: Sequence[str]) -> bool:
-    """Whether `_string_array` can be used; the result of a query is a column since PySpark 4.0."""
+    """Whether `_string_array` supports these strings; before PySpark 4.0, the result of a query cannot be used as a column."""
     from pyspark.sql import DataFrame  # noqa: PLC0415 - pyspark is an extra
 
     return hasattr(DataFrame, "scalar") or len(json.dumps(strings)) <= _PLAN_CHARACTERS_MAX

@@ -1,8 +1,8 @@
 """Routing by a broadcast join with the decision table, without Python in the executors.
 
-The build side contains a row for each listed service name. Its arrays contain the precomputed decisions: without a
-broker id, with an unlisted id, and with each listed id. For each of these, there is one decision, or one decision for
-each of several equal candidates.
+The build side contains a row for each service name that the table lists. The arrays of a row contain the precomputed
+decisions: without a broker id, with an unlisted id, and with each listed id. In each of these cases, there is one
+decision, or one decision for each of several equal candidates.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class DecisionJoin:
     Args:
         rows: The DataFrame.
         types: The Arrow types of the columns that routing reads.
-        join_table: The decisions.
+        join_table: The decision table.
         labels: The labels of decision codes.
         default_database: The database of rows without a column `database`.
-        tie_break: How to choose among equal candidates; with `hash`, ids must not be null.
+        tie_break: How to choose among equal candidates; with `hash`, conversation ids must not be null.
     """
 
     def __init__(
@@ -151,19 +151,19 @@ class DecisionJoin:
         return sf.col(name).cast("string")
 
     def _id_bytes(self, name: str) -> Column:
-        """Returns the 16 bytes of an id; null if it is null or invalid."""
+        """Returns the bytes of an id; null if the id is null, or is a string that is not a GUID."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         return self._temporary(name) if self._types[name] == pa.string() else sf.col(name).cast("binary")
 
     def _source_number(self) -> Column:
-        """Returns the column with the number of the routing table; a constant if all rows have the same number."""
+        """Returns the number of the routing table of each row; a constant if it is the same for all rows."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         return self._temporary("source") if self._only_source is None else sf.lit(self._only_source)
 
     def _find_source_number(self) -> Column:
-        """Returns the number of the routing table; null for an unknown database."""
+        """Returns the number of the routing table of each row, computed from the database; null for an unknown database."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         if self._only_source is not None:
@@ -180,7 +180,7 @@ class DecisionJoin:
         return _name_hash(self._source_number(), self._text("to_service_name"))
 
     def _message_index(self, names: Sequence[str]) -> Column:
-        """Returns the number of the error message of the first check that a row fails; null if its values are valid."""
+        """Returns the number of the error message of the first check that a row fails; null if the row passes all checks."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         wrong = sf.lit(None).cast("int")
@@ -222,7 +222,7 @@ class DecisionJoin:
         ]
 
     def _inputs_of_details(self) -> list[str]:
-        """Returns the columns on which only the other decision columns depend."""
+        """Returns the columns on which decision columns depend, but not outcome, reason and step."""
         read = ("to_service_name", "is_initiator", "database", *self._id_columns)
         labels = self._inputs_of_labels()
         return [name for name in read if name in self._types and name not in labels]
@@ -233,7 +233,7 @@ class DecisionJoin:
     def _checks_of(self, name: str) -> list[_Check]:
         """Returns the conditions for invalid values of a column, with the error message: the text before the value, the value, and the text after it.
 
-        Only the start of a value is shown, with an indication if it is longer.
+        Only the start of a value is shown, with an indication if the value is longer.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -280,7 +280,7 @@ class DecisionJoin:
         return self._build_side(table.select(["source", "name", "key", *LABEL_BITS, *self._array_names()]), "named")
 
     def _computed_keys(self, names: pa.Table) -> list[int]:
-        """Returns the keys of the sources and names, as Spark computes them."""
+        """Returns the key of each pair of source and name, as Spark computes it."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         column_types = {name: _COLUMN_TYPES[name] for name in names.column_names}
@@ -290,7 +290,7 @@ class DecisionJoin:
     def _is_row_of_name(self) -> Column:
         """Returns the join condition: a comparison of one number, and further comparisons that resolve collisions.
 
-        A join by a number is faster than a join by a number and a text. Spark would turn a condition with `=` into a key.
+        A join by a number is faster than a join by a number and a text, and Spark would make any condition with `=` a part of the join key.
         """
         is_same_name = (self._text("to_service_name") == self._temporary("named name")).eqNullSafe(other=True)
         is_same = (self._temporary("key") == self._temporary("named key")) & is_same_name
@@ -320,7 +320,7 @@ class DecisionJoin:
         return [name for name in is_read if is_read[name]]
 
     def _array(self, name: str) -> Column:
-        """Returns the array of the name's row, or the array for names without a row."""
+        """Returns an array from the row of the service name, or the array for service names without a row."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         listed = self._temporary(f"named {name}")
@@ -348,11 +348,14 @@ class DecisionJoin:
         return sf.get(self._array(name), self._temporary("kind" if name in self._join_table.by_kind else "position"))
 
     def _reads_name(self) -> Column:
-        """Whether the decision may depend on the address at the start of the name."""
+        """Whether the decision may depend on the address at the start of the service name."""
         return self._temporary("named name").isNull() & self._source_number().isin(*self._join_table.reads_names)
 
     def _kind_position(self) -> Column:
-        """Returns the position of the kind of broker id in the arrays; if the name has no row, it is offset by the preceding forms of names."""
+        """Returns the position of the kind of broker id in the arrays.
+
+        If the service name has no row, the kinds of the preceding forms of names are counted too.
+        """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         kind = sf.lit(0)
@@ -369,7 +372,7 @@ class DecisionJoin:
         return sf.when(self._temporary("named name").isNotNull(), kind).otherwise(kind + form.otherwise(0))
 
     def _candidate_range(self) -> Column:
-        """Returns the position of the first candidate, and the number of candidates; null if each kind of broker id has one candidate."""
+        """Returns position and number of the candidates, combined as in `choice`; null if each kind of broker id has one candidate."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         has_ties = self._temporary("named name").isNull() | self._temporary("named choice").isNotNull()
@@ -383,7 +386,7 @@ class DecisionJoin:
         return sf.when(candidates > 1, sf.xxhash64(self._id_bytes(self._id_columns[0])))
 
     def _picked_position(self) -> Column:
-        """Returns the position of the candidate in the arrays."""
+        """Returns the position of the picked candidate in the arrays."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         if self._join_table.candidates_max <= 1:
@@ -454,7 +457,7 @@ class DecisionJoin:
         return sf.coalesce(sf.when(self._temporary("reply").isNull(), shared) if self._may_be_replies else shared, own)
 
     def _final_fields(self) -> dict[str, Column]:
-        """Returns the fields of a decision; for a reply, the fields of the reply's decision."""
+        """Returns the fields of the final decision, which for rows with a `_reply_name` come from the table of replies."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         is_reply, own = self._temporary("reply").isNotNull(), self._id_bytes(BROKER_COLUMN).cast("string")

@@ -59,8 +59,9 @@ class DecisionJoinTable:
     Attributes:
         databases: The names of the databases; their positions are the numbers of the sources. The next number stands
             for messages from other instances.
-        named: A row for each source and listed service name. `outcome` and `reason` contain the code that all decisions of the row share.
-        unnamed: The arrays for all other names, for each source. With `reads_names`, they contain the kinds of each form of names in turn.
+        named: A row for each source and listed service name. `outcome` and `reason` are the codes that all its decisions share, or null.
+        unnamed: The arrays for all other names, for each source. For sources in `reads_names`, they
+            contain the kinds for each form of names in turn (see `_Completion`).
         replies: A row for each service name of this instance, for replies from other instances; None if no database has a broker id.
         dropped_reply: The decision code of replies that match no row of `replies`.
         database_ids: The broker ids of the databases.
@@ -72,7 +73,7 @@ class DecisionJoinTable:
         expected_databases: The expected databases, for the error about an unknown database.
         why_incomplete: Why the table lacks decisions; None if it contains a decision for every conversation.
         decided_at: The time of the decisions, in microseconds since 1970.
-        valid_until: The time at which the first route on which a decision depends expires; None if there is none.
+        valid_until: The time at which the first route on which a decision depends expires; None if no such route expires.
     """
 
     databases: tuple[str, ...]
@@ -179,7 +180,7 @@ def _first_expiry(*tables: pa.Table) -> int | None:
 class _Completion:
     """Completes decisions that depend on the address at the start of a name, because of a route for all services with the address TRANSPORT.
 
-    Such a row means that no other route is usable. The route then acts like a route with the address in the name.
+    A row without a decision means that no other route is usable. This route then acts like a route to the address in the name.
     """
 
     router: Router
@@ -188,7 +189,7 @@ class _Completion:
     now: datetime
 
     def completed(self, named: pa.Table, unnamed: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
-        """Returns the decisions for the listed names, and the decisions for all other names, for each form of names.
+        """Returns the decisions for the listed names and, for each form of names, the decisions for all other names.
 
         The forms are: names that start with an address of another instance, with no address, or with an address of this instance.
         """
@@ -219,7 +220,7 @@ class _Completion:
         return _in_table_order(pa.concat_tables(found))
 
     def _with_hop(self, address: str) -> pa.Table:
-        """Returns the decisions for names that start with an address."""
+        """Returns the decisions for names that start with `address`; as a next hop, the address is replaced by `IN_NAME`."""
         catalog = self.router.catalog
         routes: Any = catalog.routes
         is_any_service = pc.and_(pc.is_null(routes["remote_service_name"]), pc.is_null(routes["mirror_address"]))
@@ -239,7 +240,7 @@ class _Completion:
         return with_column(table, "next_hop_address", hops).filter(pc.invert(table["is_reply"]))
 
     def _without_hop(self, rows: pa.Table) -> pa.Table:
-        """Completes open rows with the decisions for names that do not start with an address."""
+        """Completes rows without a decision (open rows) with the decisions for names that do not start with an address."""
         is_open = pc.is_null(rows["decision_code"])
         known, opened = rows.filter(pc.invert(is_open)), rows.filter(is_open)
         other_id, no_id = pa.scalar(_OTHER_ID, pa.binary(16)), pa.scalar(None, pa.binary(16))
@@ -281,7 +282,7 @@ def _of_other_names(table: pa.Table, sources: ArrowColumn) -> pa.Table:
 
 
 def _keys_of_groups(table: pa.Table) -> ArrowColumn:
-    """Returns a text for each row, which is equal for rows with the same source and name; null for other names."""
+    """Returns a text for each row, which is equal for rows with the same source and name; null for rows without a name."""
     return combined(pc.binary_join_element_wise(table["source"].cast(pa.string()), table["to_service_name"], " "))
 
 
@@ -413,7 +414,7 @@ def _joined_forms(rows: pa.Table) -> list[dict[str, list[Any]]]:
 
 
 def _has_values(column: ArrowColumn) -> bool:
-    """Whether a value is neither null nor false."""
+    """Whether any value of the column is neither null nor false."""
     return bool(pc.any(column).as_py()) if pa.types.is_boolean(column.type) else column.null_count < len(column)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 Engine: TypeAlias = Literal["auto", "native", "arrow"]
-"""How `route` routes: with joins in Spark, with Python in the executors, or with the faster of the two."""
+"""How `route` routes: with joins in Spark (`native`), with Python in the executors (`arrow`), or with the faster of the two (`auto`)."""
 
 _ROUTES_MAX: Final = 100_000
 """With more routes, building the broadcast costs more than the join saves."""
@@ -65,7 +65,7 @@ def choose_engine(
     tie_break: TieBreak,
     pending_request: PendingRequest,
 ) -> tuple[RouteEngine, DecisionJoinTable | None]:
-    """Returns the engine, and the decisions with which `native` joins.
+    """Returns the engine and, for `native`, the decisions with which it joins the rows.
 
     Raises:
         OptionError: `engine` is not an engine, or `native` cannot route with this catalog.

@@ -66,7 +66,7 @@ class FragmentColumns:
     def repartitioned(self, fragments: DataFrame, *, by_message: bool, sort_by_all_columns: bool) -> DataFrame:
         """Repartitions the rows by conversation and direction, or by message, and sorts them message by message within each partition.
 
-        The columns are those in `names`, in the same order but with generated names, followed by `SORT_KEY`. With
+        The result has the columns in `names`, in the same order but with generated names, followed by `SORT_KEY`. With
         `sort_by_all_columns`, the rows of a message are also sorted by all columns.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
@@ -84,7 +84,7 @@ class FragmentColumns:
         return partitioned.sortWithinPartitions(SORT_KEY, *(self._sort_columns(column) if sort_by_all_columns else []))
 
     def with_bucket(self, fragments: DataFrame, *, count: int, key: bytes) -> DataFrame:
-        """Adds the bucket of each row's conversation before the columns, which get generated names."""
+        """Adds the bucket of each row's conversation before the other columns, which get generated names."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         named = fragments.toDF(*(_worker_name(index) for index in range(len(self.names))))
@@ -106,7 +106,10 @@ class FragmentColumns:
         return types, names
 
     def _sort_columns(self, column: Mapping[str, Column]) -> list[Column]:
-        """Returns the columns to sort by: the fragment's position, then all others, for a fixed order of rows at one position, signed rows first."""
+        """Returns the columns to sort by: the fragment's position, then all other columns.
+
+        The other columns give rows with the same position a fixed order, in which signed rows come first.
+        """
         position = ("message_sequence_number", "fragment_number", "fragment_count")
         signatures = ("message_signature", "fragment_signature")
         extra = {extra_name(number): field.dataType for number, field in enumerate(self.extra)}
@@ -154,7 +157,7 @@ def read_fragment_columns(fragments: DataFrame, session_keys: Any) -> FragmentCo
 
 
 def bucket_column(column: Column, *, count: int, key: bytes) -> Column:
-    """Returns a column `bucket`, from 0 to `count - 1`: a keyed hash of a value."""
+    """Returns a column `bucket`, from 0 to `count - 1`: a keyed hash of the values in `column`."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     return sf.pmod(sf.xxhash64(sf.lit(key), column), sf.lit(count)).cast("int").alias("bucket")

@@ -24,7 +24,7 @@ SHOWN_MAX: Final = 80
 DECISION_COLUMN: Final = "ssbroker decision"
 """The temporary column with the encoded decision, which is decoded and dropped."""
 CODE_COLUMNS: Final = ("ssbroker situation", "ssbroker text")
-"""The temporary columns that encode other columns for the worker; they are dropped too."""
+"""The temporary columns that encode other columns for the worker, and are dropped after decoding."""
 
 
 def start_of(text: Column) -> tuple[Column, Column]:
@@ -35,7 +35,7 @@ def start_of(text: Column) -> tuple[Column, Column]:
 
 
 def shortened(text: Column) -> Column:
-    """Returns the part of a value that an error shows: its first 80 characters; null for null."""
+    """Returns the part of a value that an error shows: its first 80 characters, followed by `…` if there are more; null for null."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     start, is_cut = start_of(text)

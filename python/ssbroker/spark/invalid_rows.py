@@ -39,7 +39,7 @@ def split_invalid(
 
 
 def _first_problem(types: Mapping[str, pa.DataType], catalog: Catalog, tie_break: TieBreak) -> Column:
-    """Returns a struct of column, value and reason, in the order in which `Router` checks; null for a valid row."""
+    """Returns the column, value and reason of the first problem of each row, in the order in which `Router` checks; null for a valid row."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     checks = [_null_check("to_service_name")]

@@ -36,7 +36,7 @@ class Pipeline(SparkReassembly):
 
     @property
     def messages(self) -> DataFrame:
-        """The complete messages, in order: the columns of `schemas.MESSAGES`, extra columns, and the decision columns."""
+        """The complete messages, ordered as by `reassemble`: the columns of `schemas.MESSAGES`, extra columns, and the decision columns."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         return self._select_messages(self._labels.decode({name: sf.col(name) for name in CODED_FIELDS}))

@@ -199,8 +199,8 @@ class SparkReassembly:
         """
         settings = self._rows.sparkSession.conf
         before = settings.get(_COALESCE_PERSISTED)
-        # Otherwise, Spark does not coalesce the shuffle partitions of persisted rows, and runs a task for each
-        # partition whenever they are read.
+        # Without this setting, Spark does not coalesce the shuffle partitions of persisted rows, and runs a task for
+        # each partition whenever the rows are read.
         settings.set(_COALESCE_PERSISTED, "true")
         try:
             if storage_level is None:
@@ -267,7 +267,7 @@ def reassemble(
         max_message_bytes: The maximum message size, at most 2**30; larger messages are rejected as `limit_exceeded`.
         max_pending_bytes: The maximum pending bytes of one direction, counted as by `ssbroker.Reassembler`; fragments
             beyond this limit are rejected as `limit_exceeded`. None means 1 GiB, or four times `max_message_bytes` if
-            that is more; only messages behind a gap can reach this limit.
+            that is more; only messages that wait for an earlier message can reach this limit.
         max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
 
     Returns:

@@ -57,7 +57,7 @@ _PLACEHOLDERS: Final[dict[str, Any]] = {
 
 
 def extra_name(index: int) -> str:
-    """Returns the name of an extra column in workers and in state, regardless of its original name."""
+    """Returns the name of an extra column in workers and in the state of a stream, regardless of its original name."""
     return f"further_{index}"
 
 
@@ -74,7 +74,7 @@ def schema(extra: Sequence[StructField], *, routed: bool) -> StructType:
 
 
 def select_columns(kind: pa.Schema, columns: Mapping[str, Column] | None = None) -> list[Column]:
-    """Returns the columns of one kind, some of them replaced; declares columns that are never null as non-nullable."""
+    """Returns the columns of one kind, replacing those in `columns`; declares columns that are never null as non-nullable."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     replacements = columns or {}

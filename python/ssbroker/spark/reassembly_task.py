@@ -29,8 +29,8 @@ class MessageRouting:
 
     Attributes:
         task: How to route.
-        labels: The labels by number.
-        names: The columns that routing reads, by their names in messages.
+        labels: The outcomes and reasons, in the order of their codes.
+        names: For each column that routing reads, the name of its column in messages.
     """
 
     task: RouteTask
@@ -112,7 +112,7 @@ class _AssemblyRun:
             yield from self._to_output(INCOMPLETE, pending)
 
     def _group_ids(self, batch: pa.RecordBatch) -> ArrowColumn:
-        """Returns the group of each row: the direction if messages are in order; otherwise the message, so that it need not wait for others."""
+        """Returns the group of each row: the direction if messages are in order; otherwise the message, so that none waits for another."""
         sort_key: ArrowColumn = batch.columns[-1]
         is_message = self._task.by_message or not self._task.in_order
         return sort_key if is_message else pc.shift_right(sort_key, pa.scalar(SEQUENCE_BITS, pa.int64()))

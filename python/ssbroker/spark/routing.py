@@ -1,4 +1,4 @@
-"""`route` for DataFrames, and `route_udf` for select and SQL."""
+"""`route` for DataFrames, and `route_udf` for `select` and SQL."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def route(
     """Adds the routing decision to each conversation; the decisions are those of `Router.route`, row for row.
 
     Columns and options are checked before a job starts. An invalid value fails the job with an exception that contains
-    the error message, which names the column and the value. With `native`, a job that selects only outcome, reason and
-    step checks only the columns on which these depend. Streams are also supported: every micro-batch is routed with the
-    same catalog and the same `now`.
+    the error message, which names the column and the value. With `engine="native"`, a job that selects only outcome,
+    reason and step checks only the input columns on which these three depend. Streams are also supported: every
+    micro-batch is routed with the same catalog and the same `now`.
 
     Args:
         conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
@@ -84,8 +84,8 @@ def route(
         engine: `native` joins the rows with the decisions for each service name, without Python in the executors.
             `arrow` routes in Python, and its error messages also name the row. `auto` uses the faster engine, which
             `route_engine` returns.
-        errors: What to do with a row that has a null service name or direction, an invalid GUID or an unknown database: `raise` fails the
-            job, `reject` routes the other rows.
+        errors: What to do with a row that has a null service name, direction or (with `hash`) conversation id, an invalid GUID or an
+            unknown database: `raise` fails the job, `reject` routes the other rows.
 
     Returns:
         The columns of the input, followed by the decision columns: labels as `string`, ids as `binary` of 16 bytes.
@@ -198,7 +198,7 @@ def route_engine(
         engine: See `route`.
 
     Returns:
-        The engine. As text, it shows the name and the reason.
+        The engine and the reason; `str` combines both.
 
     Raises:
         SchemaError: See `route`.
@@ -266,8 +266,8 @@ def route_udf(
     `next_hop_address`, `mirror_address`, `target_database`, `broker_instance` and `reason`.
 
     The function takes `conversation_id`, `database`, `to_service_name`, `to_broker_instance` and `is_initiator`, in
-    this order or by name. Arguments that are passed by name may be omitted if they are optional. A streaming query on
-    Spark Connect cannot use the function; use `route_stream` or `route` there.
+    this order or by name. If arguments are passed by name, optional ones may be omitted. A streaming query on Spark
+    Connect cannot use the function; use `route_stream` or `route` there.
 
     Args:
         spark: The session, classic or Spark Connect.
@@ -319,8 +319,8 @@ def _with_encoded_decisions(
 ) -> DataFrame:
     """Adds the column with the encoded decisions."""
     function, names = encoding.function(task, transfer), transfer.transferred_names()
-    # Without Arrow UDFs, mapInArrow takes all columns, but columns whose types Arrow does not support must stay in the
-    # JVM.
+    # Without Arrow UDFs, mapInArrow is used. It transfers all columns, but columns whose types Arrow does not support
+    # must stay in the JVM.
     if compat.has_arrow_udf() or not input_columns.are_arrow_types(coded.schema):
         # If a filter uses the result, Spark runs a deterministic function twice: before the filter and after it.
         udf = compat.iterator_function(function, encoding.struct).asNondeterministic()

@@ -38,7 +38,7 @@ class RouteTask:
 
 @functools.lru_cache(maxsize=_ROUTERS_MAX)
 def cached_router(catalog: SharedValue[Catalog], tie_break: TieBreak, pending_request: PendingRequest) -> Router:
-    """Returns the router of a shared catalog; it is compiled once per worker process."""
+    """Returns the router of a shared catalog; the router is compiled once per worker process."""
     return Router(catalog.value(), tie_break=tie_break, pending_request=pending_request)
 
 
@@ -83,7 +83,7 @@ def coded_decisions_of_batch(task: RouteTask, conversations: pa.RecordBatch, lab
 def code_decisions(
     decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(decision_codes.CODED_FIELDS)
 ) -> pa.StructArray:
-    """Encodes decisions as structs with some of the fields in `decision_codes.CODED_FIELDS`; the first is the decision code."""
+    """Encodes decisions as structs with some of the fields in `decision_codes.CODED_FIELDS`; the first field is the decision code."""
     return pa.StructArray.from_arrays([labels.codes(decided), *_spark_columns(decided, fields[1:])], list(fields))
 
 
@@ -92,7 +92,7 @@ def decision_structs(
 ) -> pa.StructArray:
     """Returns the decisions of one batch as structs of the type `decision_codes.DECISION_STRUCT`.
 
-    `positional` are columns in contract order; `keyword` are columns by name. Raises `OptionError` for other columns.
+    `positional` are columns in contract order; `keyword` are columns by name. Raises `OptionError` for an unknown name or too many columns.
     """
     unknown = [name for name in keyword if name not in EXPECTED_TYPES]
     if unknown or len(positional) > len(CONVERSATIONS.names):

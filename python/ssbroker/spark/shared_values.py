@@ -23,7 +23,7 @@ _Value = TypeVar("_Value")
 BROADCAST_THRESHOLD: Final = "spark.sql.autoBroadcastJoinThreshold"
 """The setting for the largest table, in bytes, that Spark broadcasts by itself; a negative value disables broadcasts."""
 _BROADCASTS_MAX: Final = 4
-# The fingerprint of session keys is computed with a key, so that it reveals nothing about them.
+# The fingerprint of session keys is computed with a secret, so that it reveals nothing about the session keys.
 _DIGEST_KEY: Final = secrets.token_bytes(32)
 
 
@@ -51,8 +51,8 @@ class _Broadcast(SharedValue[_Value]):
         return value
 
     def __reduce__(self) -> tuple[Callable[..., SharedValue[_Value]], tuple[Any, ...]]:
-        # The driver of a stream unpickles the task but has no broadcast variables, so they are resolved only when the
-        # value is used.
+        # On the driver, a stream also unpickles the task, but there are no broadcast variables there. So a variable is
+        # looked up only when its value is used.
         return _InWorker, (self.fingerprint, *self.variable.__reduce__())
 
 
@@ -102,7 +102,8 @@ _artifacts: Final[dict[tuple[str, str], _Artifact[Any]]] = {}
 def share_catalog(spark: SparkSession, catalog: Catalog, *, in_stream: bool = False) -> SharedValue[Catalog]:
     """Shares a catalog with the workers of a session, unless they already have it.
 
-    A streaming query on Spark Connect sees no artifacts, so with `in_stream`, the catalog is sent with every task there.
+    On Spark Connect, a catalog is shared as an artifact of the session, which streaming queries cannot read; so with
+    `in_stream`, it is sent with every task.
     """
     return _share(spark, catalog, fingerprint=catalog.fingerprint, in_stream=in_stream)
 

@@ -23,7 +23,7 @@ _UNCOMPRESSED: Final = pa.ipc.IpcWriteOptions()
 _LZ4: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _SAMPLE_ROWS: Final = 64
 _COMPRESSION_RATIO_MAX: Final = 0.8
-"""Rows are compressed if the compressed size, relative to the original size, is below this."""
+"""Rows are compressed if the compressed size, relative to the original size, is below this ratio."""
 _ID_COLUMNS: Final = ("conversation_id", "conversation_handle")
 _FILES_MAX: Final = 16
 """The maximum number of bucket files of a split; several buckets share a file, which is removed when all these buckets are done."""

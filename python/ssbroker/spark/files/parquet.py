@@ -60,7 +60,7 @@ def interval_type(field: Any) -> Any:
 def interval_metadata(columns: pa.Schema, source_schema: pa.Schema) -> dict[str, str]:
     """Returns the metadata that preserves intervals in files with these columns; empty if there are no intervals.
 
-    `source_schema` are the columns of the files that were read, as `with_interval_types` returns them.
+    `source_schema` contains the columns of the files that were read, as `with_interval_types` returns them.
     """
     interval_types = {field.name: interval_type(field) for field in source_schema}
     if not any(interval_types.get(name) for name in columns.names):
@@ -284,7 +284,10 @@ def _walk(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
 
 
 def _rows_per_batch(parquet: pq.ParquetFile, groups: Sequence[int], max_rows: int) -> int:
-    """Returns the batch size in rows; wide rows get small batches. The metadata ignores values that are stored once, so a sample is also read."""
+    """Returns the batch size in rows; wide rows get small batches.
+
+    The sizes in the metadata count a repeated value once if it is stored once, so a sample is also read.
+    """
     found = [parquet.metadata.row_group(number) for number in groups]
     widest = max((group.total_byte_size // group.num_rows for group in found if group.num_rows), default=0)
     for some in parquet.iter_batches(_SAMPLE_ROWS, row_groups=list(groups), use_threads=False):

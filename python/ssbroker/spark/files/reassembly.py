@@ -62,7 +62,7 @@ BucketFolders: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class FilesJob:
-    """The job; it is sent to every task."""
+    """The description of a job, which is sent to every task."""
 
     schema: pa.Schema
     messages: pa.Schema
@@ -93,7 +93,8 @@ def partition_split(job: FilesJob, number: int) -> dict[str, Any]:
 def bucket_folders(results: list[dict[str, Any]]) -> BucketFolders:
     """Returns the location of the rows of all buckets, in the order in which they were read.
 
-    `results` are the results of `partition_split`. Every task gets the list, so its size depends only on the number of splits.
+    `results` are the results of `partition_split`. Every task gets the returned tuple, so its size
+    depends only on the number of splits.
     """
     return tuple((result["folder"], tuple(result["files"])) for result in results)
 
@@ -102,7 +103,7 @@ def reassemble_bucket(job: FilesJob, folders: BucketFolders, number: int) -> dic
     """Reassembles a bucket; removes its files once all buckets that share them are done.
 
     Returns the files that were written and the number of fragments for each rejection reason. If another attempt has
-    already finished, returns its result.
+    already finished, returns the result of that attempt.
     """
     result_path, file_index = _result_path(job, number), bucket_file_number(number, count=job.buckets)
     files = [bucket_file_path(Path(folder), file_index) for folder, numbers in folders if file_index in numbers]
@@ -149,7 +150,7 @@ def _write_bucket(job: FilesJob, files: list[Path], number: int) -> None:
 
 
 def _result_path(job: FilesJob, number: int) -> Path:
-    """Returns the path of a bucket's result. It is stored because a later attempt of the task may find the rows removed."""
+    """Returns the path of a bucket's result. The result is stored because a later attempt of the task may find the rows removed."""
     return Path(job.done, f"bucket-{number}")
 
 
@@ -239,11 +240,11 @@ class ReassembledFiles:
     """The result of `reassemble_files`.
 
     Attributes:
-        path: The folder, with subfolders `messages`, `rejected` and `incomplete`.
+        path: The target folder, with subfolders `messages`, `rejected` and `incomplete`.
         files: The Parquet files in the folder, as paths relative to `path`.
-        messages: The number of complete messages that are not preceded by a missing message.
+        messages: The number of messages in the subfolder `messages`: complete messages that do not wait for an earlier message.
         rejected: The number of rejected fragments for each reason.
-        incomplete: The number of messages that are incomplete or wait for an incomplete message.
+        incomplete: The number of messages that are incomplete or wait for an earlier message.
     """
 
     path: Path
@@ -276,7 +277,7 @@ def reassemble_files(
     Spark schedules the tasks, but no rows pass through it. A first set of tasks reads the files and distributes the fragments by
     conversation into bucket files in the same folder as the target; each task of a second set reassembles one bucket,
     and needs memory for the whole bucket. The driver and all workers must see the same files under the same paths. The
-    folder is published atomically.
+    target folder is published atomically.
 
     Each direction starts at sequence number 0: with `in_order`, a message whose predecessors are not in `source` is
     reported as incomplete, even if an earlier job has released them. To continue after earlier jobs, use `stream`, or

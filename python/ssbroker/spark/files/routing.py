@@ -71,7 +71,7 @@ class RoutedFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """The job; it is sent to every task."""
+    """The description of a job, which is sent to every task."""
 
     task: RouteTask
     schema: pa.Schema
@@ -99,8 +99,9 @@ def route_files(
     """Routes Parquet files of conversations into a folder of Parquet files; the decisions are those of `Router.route`, row for row.
 
     Spark only distributes the row groups: the workers read, route and write the files themselves, so no rows pass
-    between Python and the JVM. The driver and all workers must see the same files under the same paths. The folder is
-    published atomically: files of tasks that failed or ran twice, or whose driver was killed, never become part of it.
+    between Python and the JVM. The driver and all workers must see the same files under the same paths. The target
+    folder is published atomically: files of failed or repeated attempts of a task, or of a job whose driver was killed,
+    never become part of it.
 
     Args:
         spark: The session, classic or Spark Connect.
@@ -119,7 +120,8 @@ def route_files(
         progress: Called with the completed and the total number of tasks, about twice a second, in a separate thread.
 
     Returns:
-        The files, the row count and the counts of decisions. `_manifest.json` in the folder also states the catalog's fingerprint and the time.
+        The files, the row count and the counts of decisions. `_manifest.json` in the target folder also states the catalog's
+            fingerprint and `now`.
 
     Raises:
         InputError: A path in `source` does not exist, is a Hive partition or is in a Delta or Iceberg table, or a path is a URI.

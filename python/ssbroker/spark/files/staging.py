@@ -1,4 +1,4 @@
-"""Runs one Spark task for each number, and publishes the files of many tasks atomically."""
+"""Runs numbered Spark tasks, and publishes the files of all tasks atomically."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def sync_files(files: Sequence[Path]) -> None:
 def _remove_folder(folder: Path, lock: IO[bytes]) -> None:
     """Removes a temporary folder even if attempts are still running: it is renamed first, so that they cannot write into it.
 
-    The lock is removed last, so that the rest does not seem to be in use if the driver is killed meanwhile.
+    The lock is removed last, so that what remains of the folder does not seem to be in use if the driver is killed meanwhile.
     """
     with suppress(OSError):
         folder = folder.rename(folder.with_name(f"{folder.name}-over"))

@@ -19,7 +19,7 @@ from ssbroker.spark.arguments import local_path
 _SPARK_OPTIONS: Final = {"checkpointlocation", "queryname"}
 """The options that Spark adds itself."""
 _LOCATION: Final = "location"
-"""The option into which CREATE TABLE turns the path."""
+"""The option into which CREATE TABLE turns the option `path`."""
 _READ_OPTIONS: Final = "path view queue database columns pushdown inline starting max_rows_per_batch"
 _WRITE_OPTIONS: Final = (
     "path database from_service to_service contract message_type to_broker_instance lifetime encryption "
@@ -90,7 +90,7 @@ class WriteOptions:
     defaults: SendDefaults
     """The values for missing columns."""
     batch: NumberedBatch | None
-    """The writer and number of a batch write, if given."""
+    """The writer (`query_id`) and the number (`batch_id`) of a batch write; None if they are not given."""
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:

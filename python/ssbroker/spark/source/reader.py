@@ -46,11 +46,11 @@ class PushedFilters:
     expression: pc.Expression | None = None
     """The condition that rows must meet; None for no condition."""
     after: int = 0
-    """Only rows of a queue with larger numbers than this are read."""
+    """Only rows of a queue with a larger `queuing_order` than this number are read."""
     until: int | None = None
-    """Only rows of a queue with numbers up to this are read; None for no limit."""
+    """Only rows of a queue with a `queuing_order` up to this number are read; None for no limit."""
     databases: frozenset[str] | None = None
-    """The databases that rows can belong to; None for any."""
+    """The databases to which rows that meet the condition can belong; None for any database."""
 
     def apply(self, table: pa.Table) -> pa.Table:
         """Returns the rows that meet the condition."""
@@ -70,7 +70,7 @@ def push_filters(filters: Sequence[Any], schema: pa.Schema) -> tuple[PushedFilte
 
 
 def _to_arrow(spark_filter: Any, schema: pa.Schema) -> Any:
-    """Converts a filter to Arrow, with SQL's three-valued logic; None if it is not supported."""
+    """Converts a filter to Arrow, with SQL's three-valued logic; None if the filter is not supported."""
     filter_name = type(spark_filter).__name__
     if filter_name == "Not":
         inner = _to_arrow(spark_filter.child, schema)
@@ -152,14 +152,14 @@ class Slice(NamedTuple):
     database: str
     """The database."""
     span: tuple[int, int] | None
-    """The range of numbers, after the first and up to the second; None for messages without a number."""
+    """The range of `queuing_order`, after the first number and up to the second; None for messages without a `queuing_order`."""
     rows: int | None
     """The number of rows when the read was planned; None if it was not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A read of a view or a queue, which is sent from the driver to the workers."""
+    """A planned read of a view or a queue; the driver sends the plan to the workers."""
 
     options: ReadOptions
     """The options of the read."""
@@ -219,7 +219,10 @@ class Scan:
         yield from table.to_batches(max_chunksize=_BATCH_ROWS)
 
     def check_machine(self) -> None:
-        """Raises `InputError` on another machine, because processes that open an instance share the index of SQLite's write-ahead log in memory."""
+        """Raises `InputError` on a machine other than the driver's.
+
+        All processes that open an instance share the index of SQLite's write-ahead log in memory.
+        """
         here = machine_id()
         if here != self.machine:
             raise InputError(
@@ -267,7 +270,7 @@ def to_inline(table: pa.Table) -> Inline:
 
 
 def open_instance(folder: Path) -> Instance:
-    """Opens the instance for a `with` block; does not affect other processes that have it open."""
+    """Opens the instance for a `with` block; does not affect other processes that have the instance open."""
     return Instance.open(folder, background=False)
 
 
@@ -278,7 +281,7 @@ Offset = dict[str, int]
 
 
 class Tail:
-    """Reads the messages of a queue as a stream, ordered by their unique numbers.
+    """Reads the messages of a queue as a stream, ordered by their unique numbers (`queuing_order`).
 
     Raises `InputError` for a view, whose rows have no order of arrival, and `OptionError` without a database.
     """
@@ -322,7 +325,7 @@ class Tail:
         self._target = self._last_number()
 
     def parts(self, start: Offset, end: Offset) -> list[Inline | Slice]:
-        """Divides a micro-batch into partitions; `start` is the last message before it and `end` is its last message."""
+        """Divides a micro-batch into partitions; `start` is the offset of the last message before it, `end` that of its last message."""
         slices = self._slices(start[_NUMBER_COLUMN], end[_NUMBER_COLUMN], rows_max=SLICE_ROWS, bytes_max=SLICE_BYTES)
         parts = [Slice(self._database, (each.after, each.until), each.rows) for each in slices]
         return (
@@ -366,7 +369,10 @@ class Tail:
             )
 
     def _check_last_number(self, last: int, seen: int) -> None:
-        """Raises `InputError` if the database's last number is lower than the stream has read: new messages could not be told from old ones."""
+        """Raises `InputError` if the last number in the database is lower than one that the stream has read.
+
+        The stream could not tell new messages from old ones.
+        """
         if last < seen:
             raise InputError(
                 f"{self._folder}: the stream has read up to queuing_order {seen}, but the last queuing_order in {self._database} is {last}; "

@@ -45,9 +45,9 @@ class StagedRows:
     """A task's report to the driver about the rows that it wrote."""
 
     file: str
-    """The file."""
+    """The path of the file; empty if no file was written."""
     rows: int
-    """The number of rows in it."""
+    """The number of rows in the file."""
     partition: int
     """The index of the task's partition; rows are ordered by partition."""
     query_id: str | None
@@ -68,7 +68,7 @@ def stage(
 ) -> StagedRows:
     """Writes the rows of a task into a file in the instance folder, in a worker.
 
-    Raises `InputError` if the worker does not see the instance or text is not valid UTF-8, and `OutputError` if the file cannot be written.
+    Raises `InputError` if the worker does not see the instance or a string is not valid UTF-8, and `OutputError` if the file cannot be written.
     """
     if not is_instance_folder(folder):
         raise InputError(
@@ -112,7 +112,7 @@ def ordered_parts(staged: Sequence[StagedRows]) -> Iterator[pa.Table]:
 
 
 def remove_files(staged: Iterable[StagedRows | None]) -> None:
-    """Removes the files of tasks."""
+    """Removes the staged files of tasks."""
     for staged_rows in staged:
         if staged_rows is not None and staged_rows.file:
             with suppress(OSError):
@@ -120,9 +120,10 @@ def remove_files(staged: Iterable[StagedRows | None]) -> None:
 
 
 def remove_finished(folder: Path, name: str, batch_id: int | None = None, *, now: float | None = None) -> None:
-    """Removes the files of a finished batch write, or of all micro-batches up to a sent one, and the files of jobs abandoned a week ago.
+    """Removes the files of a finished batch write, or of the sent micro-batch `batch_id` and all earlier ones.
 
-    `now` is the time in seconds since 1970; None for the current time.
+    The files of jobs that were abandoned more than a week ago are also removed. `now` is the time in seconds since
+    1970; None for the current time.
     """
     staging = folder / STAGING_FOLDER
     job = job_folder(folder, name, batch_id)
@@ -229,11 +230,11 @@ _COLUMN_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """A write into an instance, which is sent from the driver to the workers.
+    """A planned write into an instance; the driver sends the plan to the workers.
 
     Attributes:
         options: The options of the write.
-        job: The name for the files of a batch write.
+        job: The name of the folder for the files of a batch write.
     """
 
     options: WriteOptions
@@ -283,7 +284,7 @@ class Sink:
         return stage(folder, staging, batches, partition=partition, query_id=query_id)
 
     def commit(self, staged: Sequence[StagedRows], batch_id: int | None = None) -> None:
-        """Sends the staged rows and records the batch as sent, in one transaction; does nothing if it was already sent."""
+        """Sends the staged rows and records the batch as sent, in one transaction; sends nothing if the batch was already sent."""
         options = self.options
         query_id = next((staged_rows.query_id for staged_rows in staged), None)
         batch = options.batch if query_id is None or batch_id is None else NumberedBatch(query_id, batch_id)

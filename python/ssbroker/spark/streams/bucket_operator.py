@@ -25,7 +25,7 @@ _MICROSECONDS_PER_MS: Final = 1000
 
 
 class BucketStore:
-    """Runs the steps of buckets on Spark's state store and timers; `handle` is Spark's handle."""
+    """Runs the steps of buckets on Spark's state store and timers; `handle` is Spark's `StatefulProcessorHandle`."""
 
     def __init__(self, task: StreamTask, handle: Any) -> None:
         self._task: Final = task
@@ -57,7 +57,7 @@ class BucketStore:
 
 
 def processor(task: StreamTask, *, in_pandas: bool = False) -> StatefulProcessor:
-    """Returns the stateful processor of a query, which can be pickled. Spark passes rows to it or, with `in_pandas`, pandas DataFrames."""
+    """Returns the stateful processor of a query, which can be pickled. Spark passes it rows or, with `in_pandas`, pandas DataFrames."""
     from pyspark.sql import Row  # noqa: PLC0415 - pyspark is an extra
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415 - the same
 
@@ -78,7 +78,7 @@ def processor(task: StreamTask, *, in_pandas: bool = False) -> StatefulProcessor
             self._store = BucketStore(task, handle)
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - Spark's names
-            # Restores the order of arrival, so that a repeated task does the same.
+            # Restores the order of arrival, so that a repeated task has the same output.
             cells = [bytes(row.cell) for row in sorted(from_rows(rows), key=lambda row: int(row.place))]
             return to_rows(self._store.run_step(cells, timerValues.getCurrentProcessingTimeInMs()))
 
@@ -134,7 +134,7 @@ def process_buckets(
 
 
 def with_metrics(rows: DataFrame, name: str | None) -> DataFrame:
-    """Removes the metrics from the rows; with a name, observes them first."""
+    """Observes the rows with metrics under `name`, and removes them; without a name, there are no such rows."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     if name is None:

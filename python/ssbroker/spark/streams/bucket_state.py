@@ -33,12 +33,12 @@ class BucketState:
     Attributes:
         fixed: The options with which the state was created.
         max_pending_age_us: The time after which a message that gets no more fragments is dropped, as of the last step.
-        names: The columns in `delayed` that routing reads, by the name of the conversation column.
+        names: For each conversation column that routing reads, the name of its column in `delayed`.
         catalog: The fingerprint of the catalog by which delayed messages were last routed.
         arrivals: The number of messages that have arrived since the first message was delayed.
         extra: The extra columns; None before the first row.
         assembler: The checkpoint of the reassembler, empty before the first fragment.
-        waits: The messages that are incomplete or behind a gap (`bucket_step.WAITING_SCHEMA`); None for none.
+        waits: The messages that are incomplete or wait for an earlier message (`bucket_step.WAITING_SCHEMA`); None for none.
         delayed: The messages that wait for a route, with `delayed_queue.RETRY_COLUMNS`; None for none.
     """
 
@@ -101,7 +101,7 @@ def state_from_bytes(data: bytes) -> BucketState:
     if version != VERSION:
         raise MalformedDataError(
             f"the state of an ssbroker stream in this checkpoint has the format {version}, and this version of ssbroker reads only {VERSION}; "
-            "use the version that wrote the checkpoint, or start the query with a new one"
+            "use the version of ssbroker that wrote the checkpoint, or start the query with a new checkpoint"
         )
     end = len(data) - _DIGEST_BYTES
     try:
@@ -151,7 +151,7 @@ def _read_table(section: memoryview) -> pa.Table | None:
 
 
 def _digest(sections: Sequence[bytes | memoryview]) -> bytes:
-    """Returns the digest of the sections and their lengths; for the last section, only its end is used, which is a digest of the rest."""
+    """Returns the digest of the sections and their lengths; of the last section, only the end is used, which is a digest of the rest."""
     hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for section in sections:
         hashed.update(_LENGTH.pack(len(section)))
@@ -174,7 +174,8 @@ _LOW_BITS: Final = pa.scalar(0x7F, pa.uint8())
 def text_from_bytes(data: bytes) -> str:
     r"""Returns bytes as ASCII text, which has seven bits per character.
 
-    The text begins with characters that each contain the top bits of seven bytes. Then a character for each byte contains its other seven bits.
+    The text begins with characters that each contain the top bits of seven bytes. Then a character for each byte contains
+    the other seven bits of that byte.
 
     Examples:
         >>> text_from_bytes(b"\x01\x82")
@@ -233,7 +234,7 @@ _VALUE: Final = "state string, parts int"
 
 
 class StateParts:
-    """The state of the current bucket in Spark's state store; `handle` is Spark's handle."""
+    """The state of the current bucket in Spark's state store; `handle` is Spark's `StatefulProcessorHandle`."""
 
     def __init__(self, handle: Any) -> None:
         self._parts: Final = handle.getMapState(STATE_VARIABLE, _KEY, _VALUE)

@@ -52,7 +52,7 @@ def update_waiting(
     """Compares the pending messages with those of the previous step, and separates the expired messages.
 
     `before` has the schema `WAITING_SCHEMA`; `pending` has the schema `schemas.PENDING`, or is None if no fragments
-    have arrived. If the clock has been set back, the time of the last fragment is set to now.
+    have arrived. If the clock has been set back, times of last fragments that are in the future are set to now.
     """
     rows = before if pending is None else _with_times(before, pending, now_us=now_us)
     if rows is None or not rows.num_rows:
@@ -154,7 +154,7 @@ def run_step(task: StreamTask, state: bytes | None, batches: Sequence[pa.RecordB
 
     Args:
         task: The task of the stream.
-        state: The state; None at the start.
+        state: The state after the previous step; None if there is none.
         batches: The fragments, or complete rows if nothing is reassembled; empty if only time has passed.
         now_us: The current time, in microseconds since 1970. It may be earlier than in a previous step.
 
@@ -218,7 +218,7 @@ class _StepRun:
         return StepOutput(self._rows, after, min(self._due, default=None))
 
     def _check_extra_columns(self, rows: pa.Table) -> pa.Table:
-        """Returns the rows if their extra columns match the state."""
+        """Returns the rows, with the extra columns cast to their types in the state; raises `SchemaError` if these columns have changed."""
         extra, before = extra_columns.select_extra(rows.schema, self._task.extra_names), self._state.extra
         if before is None:
             self._state = replace(self._state, extra=extra)
@@ -292,7 +292,7 @@ class _StepRun:
             self._emit_batch(kind, batch)
 
     def _emit_batch(self, kind: str, rows: pa.RecordBatch) -> None:
-        """Emits rows of a kind, with the extra columns added."""
+        """Emits rows of a kind; extra columns that they lack are added as nulls."""
         if not rows.num_rows:
             return
         columns: dict[str, ArrowColumn] = dict(zip(rows.schema.names, rows.columns, strict=True))

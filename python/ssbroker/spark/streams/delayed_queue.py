@@ -18,7 +18,7 @@ DELAYED_SINCE: Final = "ssbroker since"
 DUE: Final = "ssbroker due"
 TRIES: Final = "ssbroker tries"
 RETRY_COLUMNS: Final = {ARRIVAL: pa.int64(), DELAYED_SINCE: pa.int64(), DUE: pa.int64(), TRIES: pa.int64()}
-"""The columns stored with a delayed message: its position among all arrivals, the start of its wait, the time of its next try, and its tries."""
+"""The columns stored with a delayed message: its position among all arrivals, the start of its wait, its next try, and the number of tries."""
 
 _ROW_BYTES: Final = 256
 
@@ -39,7 +39,7 @@ class RetryResult:
 
     @property
     def due_us(self) -> int | None:
-        """When the next message is retried."""
+        """When the next message is retried; None if no message is delayed."""
         if self.queue is None:
             return None
         due: int = pc.min(self.queue[DUE]).as_py()
@@ -104,7 +104,7 @@ class DelayedQueue:
         return _none_if_empty(waiting), _concat_some(_none_if_empty(due), new)
 
     def _is_early(self, queue: pa.Table, now_us: int) -> bool:
-        """Whether no message is due, including messages that the longest wait makes due because the clock has been set back."""
+        """Whether no message is due, and no due time must be corrected because the clock has been set back."""
         earliest, latest = pc.min_max(queue[DUE]).as_py().values()
         is_early: bool = now_us < earliest and latest <= now_us + RETRY_MAX_US
         return is_early
@@ -166,7 +166,7 @@ def _split_excess(queue: pa.Table, max_bytes: int) -> tuple[pa.Table | None, pa.
     if total <= max_bytes:
         return None, queue
     left = pc.subtract(total, pc.cumulative_sum(sizes))
-    # A row is dropped while it and the rows after it exceed the limit.
+    # A row is split off while it and the rows after it exceed the limit.
     count = pc.sum(pc.greater(pc.add(left, sizes), max_bytes)).as_py()
     return queue.slice(0, count), _none_if_empty(queue.slice(count))
 

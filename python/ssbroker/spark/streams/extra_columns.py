@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = b"name"
 _WATERMARK: Final = "spark.watermarkDelayMs"
-"""The metadata key by which Spark marks the event time column behind `withWatermark`."""
+"""The metadata key by which Spark marks the column that was passed to `withWatermark`."""
 _SMALL_TYPES: Final[dict[Any, Any]] = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
@@ -61,7 +61,7 @@ def have_names(before: pa.Schema, names: Sequence[str]) -> bool:
 def have_types(before: pa.Schema, now: pa.Schema) -> bool:
     """Whether columns have the same types as before.
 
-    The time zone of timestamps and the size of strings depend on session settings and are not compared.
+    The time zone of timestamps and the width of the offsets of strings and binary values depend on session settings and are not compared.
     """
     return [_comparable_type(field.type) for field in before] == [_comparable_type(field.type) for field in now]
 

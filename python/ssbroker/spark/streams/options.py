@@ -39,14 +39,14 @@ ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateSto
 """The state store that `transformWithState` requires."""
 
 PENDING_BYTES_MAX: Final = 1 << 32
-"""The maximum for the pending bytes of a bucket; a worker keeps several copies of them."""
+"""The maximum for `max_pending_bytes`; a worker keeps several copies of the pending bytes of a bucket."""
 DELAYED_BYTES_MAX: Final = 1 << 29
 BUCKETS_MAX: Final = 1 << 16
 AGE_MAX: Final = timedelta(days=36525)
 """The maximum for `max_pending_age`; the times at which messages expire must be valid dates."""
 
 DEFAULT_PATIENCE: Final = timedelta(minutes=5)
-"""How long an unreadable catalog stays in use by default."""
+"""How long, by default, the last readable catalog stays in use when its path becomes unreadable."""
 _KEY_BYTES_MAX: Final = 64
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -99,7 +99,7 @@ class BucketCount:
 
     @property
     def fixed(self) -> dict[str, str | int | bool | None]:
-        """The options that must not change, with a digest in place of the key."""
+        """The options that must not change during the lifetime of a checkpoint, with a digest in place of the key."""
         digest = hashlib.blake2b(self.key or b"", digest_size=8, person=b"bucket key").hexdigest()
         return {"buckets": self.count, "bucket_key": digest}
 
@@ -138,7 +138,7 @@ class StreamLimits:
 
     @property
     def fixed(self) -> dict[str, str | int | bool | None]:
-        """The options that must not change, because a reassembler's checkpoint keeps the limits with which it was created."""
+        """The options that must not change during the lifetime of a checkpoint, because the state of a reassembler contains its limits."""
         return {
             "in_order": self.in_order,
             "session_keys": _key_source(self.session_keys),
@@ -217,7 +217,8 @@ class StreamRouting:
     ) -> RoutingSettings:
         """Checks the columns and the catalog, and returns the settings that are sent to workers.
 
-        `types` and `names` are the types and the message columns of the conversation columns; `direction` is as in `RoutingSettings`.
+        `types` contains the type of each conversation column, and `names` the name of its column in messages. `direction`
+        is as in `RoutingSettings`.
         """
         given = parse_catalog(self.catalog)
         catalog = given if isinstance(given, Catalog) else load_catalog(Path(given))

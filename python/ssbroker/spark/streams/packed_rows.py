@@ -68,7 +68,7 @@ def unpack_rows(
 
 
 def to_cells(rows: Sequence[tuple[str, pa.RecordBatch]]) -> Iterator[tuple[str, bytes]]:
-    """Yields the output of a bucket, kind by kind, in cells of bounded size."""
+    """Yields the output of a bucket in cells of bounded size, each with the kind of its rows."""
     for kind, batch in rows:
         for piece in split_by_size(batch, max_bytes=_PIECE_BYTES):
             yield kind, to_ipc(piece)

@@ -1,4 +1,4 @@
-"""`stream` and `reassemble_stream`: reassemble the fragments of a stream, and route the messages; `route_stream`: routes its conversations."""
+"""`stream` reassembles and routes a stream of fragments, `reassemble_stream` only reassembles it; `route_stream` routes conversations."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class Stream:
     batch at least once; otherwise, Spark does not commit the state.
 
     Attributes:
-        rows: The rows of all kinds, distinguished by the column `kind`; `kinds` selects their other columns.
-        kinds: Selects the rows of one kind. It can be pickled and used in `foreachBatch` functions, even on Spark Connect.
+        rows: The rows of all kinds, distinguished by the column `kind`.
+        kinds: Selects the rows and columns of one kind. It can be pickled and used in `foreachBatch` functions, even on Spark Connect.
     """
 
     rows: DataFrame
@@ -180,9 +180,9 @@ def stream(
         bucket_key: A key for the hash that assigns conversations to buckets, so that senders cannot choose ids that share a bucket. Fixed
             for the lifetime of a checkpoint.
         max_pending_age: The time after which a message that gets no more fragments is dropped and emitted as expired,
-            without its body, whether it is incomplete or behind a gap; its fragments may be sent again. With
-            `in_order`, this does not unblock the direction: later messages wait for the same number and expire in turn,
-            even complete ones. From 1 second to 36,525 days; None for never.
+            without its body, whether it is incomplete or waits for an earlier message; its fragments may be sent again.
+            With `in_order`, this does not unblock the direction: later messages wait for the same number and expire in
+            turn, even complete ones. From 1 second to 36,525 days; None for never.
         max_pending_bytes: The maximum pending bytes of one bucket, counted as by `Reassembler`, at most 2**32. None
             means 1 GiB, or four times `max_message_bytes` if that is more.
         max_delayed_bytes: The maximum total size in bytes of the messages in one bucket that wait for a route; beyond
@@ -282,7 +282,7 @@ def reassemble_stream(
 ) -> Stream:
     """Reassembles the fragments of a stream, like `stream`, but does not route the messages.
 
-    The same requirements apply to the state store and the trigger.
+    The requirements of `stream` for the state store and the trigger apply.
 
     Args:
         fragments_df: A stream of fragments (`schemas.FRAGMENTS`, signatures are optional), on classic Spark or Spark Connect.
@@ -367,8 +367,9 @@ def route_stream(
 ) -> DataFrame:
     """Adds the routing decision to each conversation, as `route` does, at the time of its micro-batch.
 
-    A row whose decision is DELAYED is kept in Spark's state instead, independently of other rows, and retried after 4, 8, 16, 32, 64, 64 ...
-    seconds and when the catalog changes; it is emitted once, with its final decision. See `stream` for the state store.
+    A row whose decision is DELAYED is not emitted but kept in Spark's state, independently of other rows, and retried
+    after 4, 8, 16, 32, 64, 64 ... seconds and when the catalog changes; it is emitted once, with its final decision. See
+    `stream` for the state store.
 
     Args:
         conversations_df: A stream of rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.

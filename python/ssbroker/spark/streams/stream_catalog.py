@@ -75,7 +75,7 @@ class CatalogPath:
 
 
 class WatchedCatalog:
-    """The router of a path, recompiled when the catalog there changes.
+    """The router for the catalog at a path, recompiled when this catalog changes.
 
     Args:
         path: The file or folder.
@@ -92,7 +92,7 @@ class WatchedCatalog:
     def router(self, now_us: int, *, patience_us: int) -> Router:
         """Returns the router of the current catalog.
 
-        If the path cannot be read, the last router is returned for `patience_us`; after that, or if there is none, the error is raised.
+        If the path cannot be read, the last router is returned for `patience_us`; after that, or without a last router, the error is raised.
         """
         try:
             self._refresh()
@@ -137,7 +137,7 @@ def file_signature(path: Path) -> object:
 
 @functools.lru_cache(maxsize=_PATHS_MAX)
 def _watched(path: str, tie_break: TieBreak, pending_request: PendingRequest) -> WatchedCatalog:
-    """Returns the watched catalog of this process."""
+    """Returns the watched catalog for a path and options; each process has one."""
     return WatchedCatalog(
         Path(path), lambda catalog: Router(catalog, tie_break=tie_break, pending_request=pending_request)
     )

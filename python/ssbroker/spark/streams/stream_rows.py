@@ -68,7 +68,7 @@ class StreamKinds:
             rows: `Stream.rows`, or a batch of these rows.
 
         Returns:
-            `schemas.MESSAGES`, the extra columns of the fragments and, with a catalog, the decision columns.
+            The columns of `schemas.MESSAGES`, the extra columns of the fragments and, with a catalog, the decision columns.
         """
         own = reassembly_output.select_columns(MESSAGES, _key_columns(MESSAGES))
         extra = reassembly_output.select_extra_columns(self._further)
@@ -81,7 +81,7 @@ class StreamKinds:
             rows: `Stream.rows`, or a batch of these rows.
 
         Returns:
-            `schemas.REJECTED`.
+            The columns of `schemas.REJECTED`.
         """
         return _of_kind(rows, REJECTION).select(*reassembly_output.select_columns(REJECTED, _key_columns(REJECTED)))
 
@@ -92,7 +92,7 @@ class StreamKinds:
             rows: `Stream.rows`, or a batch of these rows.
 
         Returns:
-            `schemas.ACKNOWLEDGEMENTS`.
+            The columns of `schemas.ACKNOWLEDGEMENTS`.
 
         Raises:
             OptionError: The stream was created without `acknowledgements=True`.
@@ -110,7 +110,7 @@ class StreamKinds:
             rows: `Stream.rows`, or a batch of these rows.
 
         Returns:
-            `schemas.PENDING`, then `waiting_since`: when the first fragment arrived.
+            The columns of `schemas.PENDING`, then `waiting_since`: when the first fragment arrived.
         """
         return _of_kind(rows, EXPIRY).select(*reassembly_output.select_columns(EXPIRED, _key_columns(EXPIRED)))
 
@@ -138,7 +138,7 @@ def own_columns(*, reassembled: bool, routed: bool) -> dict[str, pa.DataType]:
 
 
 def decision_columns(labels: Labels | None) -> list[Column]:
-    """Returns the decision columns, decoded; no columns without labels."""
+    """Returns the decision columns, decoded; an empty list if `labels` is None."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     if labels is None:
@@ -154,7 +154,7 @@ def _of_kind(rows: DataFrame, kind: str) -> DataFrame:
 
 
 def _key_columns(kind: pa.Schema) -> dict[str, Column]:
-    """Returns the key columns of a kind, declared non-nullable; other kinds may lack them."""
+    """Returns the key columns of a kind, declared non-nullable; they are nullable in `rows`, because other kinds may lack them."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     placeholders = {"conversation_id": sf.lit(b""), "is_initiator": sf.lit(False), _NUMBER: sf.lit(0).cast("bigint")}

@@ -42,8 +42,8 @@ class RoutingSettings:
         catalog: The catalog.
         tie_break: See `Router`.
         pending_request: See `Router`.
-        labels: The labels by number.
-        names: The columns of messages that routing reads, by the name of the conversation column.
+        labels: The outcomes and reasons, in the order of their codes.
+        names: For each conversation column that routing reads, the name of its column in messages.
         direction: The columns that define a direction, in which messages stay in order; None if rows are independent.
         max_delayed_bytes: The maximum total size of the delayed messages of a bucket.
     """
