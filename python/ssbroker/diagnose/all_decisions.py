@@ -30,7 +30,7 @@ _COLUMNS: Final = (
 )
 
 Origin = tuple[str | None, bool]
-"""The database in which a conversation started (None if it arrives from outside), and whether the initiator sends."""
+"""The database in which a conversation started (None if it arrives from another instance), and whether the initiator sends."""
 Target = tuple[str, bytes | None]
 """A service name and broker id; one pair represents all pairs that get the same decisions."""
 
@@ -39,7 +39,7 @@ class RouteLookup(NamedTuple):
     """A conversation without its id: the input of a routing decision."""
 
     database: str | None
-    """The database in which the conversation started; None from outside."""
+    """The database in which the conversation started; None if it arrives from another instance."""
     service: str
     broker: bytes | None = None
     is_initiator: bool = True
@@ -89,7 +89,7 @@ class DecisionSets:
         self._with_routes: Final = with_routes
 
     def number(self, decisions: tuple[PossibleDecision, ...]) -> int:
-        """Returns the number of a set; stores a new one."""
+        """Returns the number of a set; stores the set if it is new."""
         number = self._numbers.setdefault(decisions, len(self.sets))
         if number == len(self.sets):
             self.sets.append(decisions)
@@ -189,7 +189,7 @@ class Behaviour:
             )
             for database in self.tables.databases
         }
-        """The service names that matter to each table; all other names are treated alike."""
+        """The service names that each routing table distinguishes; all other names get the same decisions."""
         self._own_ids: Final = frozenset(row.broker for row in self.tables.databases.values() if row.broker)
         names = (f"any other service{'.' * dots}" for dots in count())
         self.unknown_name: Final = next(
@@ -217,7 +217,7 @@ class Behaviour:
     def arriving(
         self, service: str, broker: bytes | None = None, *, is_initiator: bool = True
     ) -> tuple[PossibleDecision, ...]:
-        """Returns the possible decisions on a message from outside."""
+        """Returns the possible decisions on a message from another instance."""
         return self.decisions_for([RouteLookup(None, service, broker, is_initiator)])[0]
 
     def decisions_for(self, lookups: Sequence[RouteLookup]) -> list[tuple[PossibleDecision, ...]]:
@@ -272,7 +272,7 @@ class Behaviour:
     def first_picks(self, origin: Origin, classes: Sequence[Target]) -> set[int]:
         """Returns the ids of all routes that are picked for the targets, each of which represents a class.
 
-        If the next hop is this instance (R41), the second pass is not considered.
+        If the next hop is an address of this instance, the second routing of the conversation (R41) is not considered.
         """
         found: set[int] = set()
         for part, repeats in self._batches(origin, classes):
@@ -286,7 +286,7 @@ class Behaviour:
         return RouteLookup(database, *self._class((database, is_initiator), service, broker), is_initiator)
 
     def reads_names(self, table: str) -> bool:
-        """Returns whether unknown names matter to a table, because addresses in them may be used."""
+        """Returns whether a routing table distinguishes unknown names, because the addresses at their start may be used."""
         return table in self._transport_tables or (table in self._reentry_tables and MSDB in self._transport_tables)
 
     def _class(self, origin: Origin, service: str, broker: bytes | None) -> Target:
@@ -323,7 +323,7 @@ class Behaviour:
         return numbers
 
     def _follow_reentry(self, origin: Origin, classes: Sequence[Target], numbers: list[int]) -> None:
-        """Replaces decisions that lead back to this instance with the decisions for messages from outside (R41)."""
+        """Replaces decisions that lead back to this instance with the decisions for messages from another instance (R41)."""
         own_addresses = self.own_addresses
         reentering = {
             each
@@ -473,7 +473,7 @@ def _all_targets(behaviour: Behaviour) -> Iterator[tuple[Origin, list[Target]]]:
 
 
 def used_routes_before(route: FleetRoute, rows: Tables, used: Collection[tuple[str, int]]) -> list[FleetRoute]:
-    """Returns the routes in `used` with the database, service and broker id of `route`, in the same class or a class that precedes it (R22)."""
+    """Returns the routes in `used` with the database, service and broker id of `route`, in its address class or a preceding one (R22)."""
     return [
         other
         for other in rows.routes
@@ -490,7 +490,7 @@ def _address_class(route: FleetRoute) -> int:
 
 
 def name_unknown_to(behaviours: Collection[Behaviour]) -> str:
-    """Returns a service name that no catalog knows."""
+    """Returns a service name that none of the catalogs knows."""
     name = "any other service"
     while any(name in names for behaviour in behaviours for names in behaviour.known_names.values()):
         name += "."
@@ -503,10 +503,10 @@ def used_route(
     service: str | None,
     decision: PossibleDecision,
 ) -> FleetRoute | None:
-    """Returns the route of a decision on a conversation from a database, or from outside; `routes` are the routes of the instance by key.
+    """Returns the route of a decision on a conversation from a database or another instance; `routes` are the routes of the instance by key.
 
-    The route is in msdb if the conversation was routed again as if from outside, because the next hop was the instance
-    itself; only then are these decisions possible.
+    The route is in msdb if the next hop was the instance itself, so that the conversation was routed again as if it came
+    from another instance; the decisions that this function looks for are possible only in this case.
     """
     if decision.route_id is None:
         return None

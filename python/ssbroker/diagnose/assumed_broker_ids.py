@@ -43,7 +43,7 @@ class AssumedBrokerIds:
 
 
 def with_assumed_ids(fleet: Fleet) -> Fleet:
-    """Returns the `AssumedBrokerIds.fleet` of a fleet. It is computed once, because a trace reads only a few of its routes."""
+    """Returns the `AssumedBrokerIds.fleet` of a fleet. The result is kept, because computing it takes longer than a trace."""
     kept = fleet._with_ids  # noqa: SLF001 - the fleet keeps it for this function
     if kept is None:
         kept = fleet._with_ids = AssumedBrokerIds(fleet).fleet  # noqa: SLF001
@@ -71,7 +71,7 @@ def _assumed_ids(fleet: Fleet) -> dict[tuple[str, str], bytes]:
 def _named_ids(
     fleet: Fleet, tables: dict[str, Tables], known: set[bytes]
 ) -> defaultdict[tuple[str, str], Counter[bytes]]:
-    """Counts, for each database of each instance, the unknown broker ids in routes to its services."""
+    """Counts, for each database of each instance, the broker ids in routes to its services that no database is known to have."""
     found: defaultdict[tuple[str, str], Counter[bytes]] = defaultdict(Counter)
     targets = ReachedInstances(fleet, tables)
     for instance, each in tables.items():

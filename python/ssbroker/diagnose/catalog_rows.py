@@ -57,9 +57,9 @@ class FleetRoute(NamedTuple):
     broker: bytes | None
     lifetime: datetime | None
     address: str
-    """In normal form."""
+    """The address, in normal form."""
     mirror: str | None
-    """In normal form."""
+    """The mirror address, in normal form."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -156,7 +156,7 @@ def _column(table: pa.Table, name: str) -> list[Any]:
 
 
 def normalize_addresses(addresses: Iterable[str]) -> dict[str, str]:
-    """Returns the normal form of each address; all must be valid.
+    """Returns the normal form of each address; all addresses must be valid.
 
     Examples:
         >>> normalize_addresses(["tcp://Orders/", "local"])

@@ -33,7 +33,7 @@ class _Difference(NamedTuple):
 
 
 RouteKey = tuple[str, str, int]
-"""The database of the table, the name, and a number if the name occurs several times."""
+"""The database of a route, the name of the route, and a number that distinguishes routes with the same name."""
 
 
 class Differences:

@@ -29,7 +29,7 @@ class CheckContext:
     assumed: frozenset[tuple[str, str]] = frozenset()
     """The instances and databases whose broker ids are assumed, because their source does not contain them."""
     base: CheckContext | None = None
-    """A context whose instances are the same except `changed`; its computed results are reused."""
+    """A context with the same instances except those in `changed`; its computed results are reused."""
     changed: frozenset[str] = frozenset()
 
     @cached_property
@@ -50,7 +50,7 @@ class CheckContext:
 
     @cached_property
     def graph(self) -> RoutingGraph:
-        """All routing paths through the fleet. Stopped endpoints and disabled queues are ignored, because they are separate findings."""
+        """All routing paths through the fleet. Stopped endpoints and disabled queues are ignored, because other checks report them."""
         kept = (
             {}
             if self.base is None
@@ -125,7 +125,7 @@ class CheckContext:
         return None if (instance, database) in self.assumed else self.tables[instance].databases[database].broker
 
     def is_former_id(self, broker: bytes, instance: str, database: str) -> bool:
-        """Returns whether a broker id that no database is known to have certainly does not belong to a database."""
+        """Returns whether a broker id that no database is known to have certainly does not belong to the given database."""
         former = self.fleet[instance].details.former_broker_ids.get(database, ())
         return (instance, database) not in self.assumed or broker in former
 
@@ -135,7 +135,7 @@ class CheckContext:
         return details is None or details.accepts_conversations
 
     def destination(self, instance: str, database: str, *, seen_from: str) -> RouteDestination | None:
-        """Returns the destination of a route by which one instance reaches a database of another, even after a failover.
+        """Returns the destination of a route by which one instance reaches a database of another instance, even after a failover.
 
         None if an address is not known, or if a mirrored route needs a broker id that is not known.
         """

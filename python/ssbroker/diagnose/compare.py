@@ -83,8 +83,8 @@ class Change:
         instance: The instance whose routing tables change.
         database: The database where the conversations start; None if they arrive from another instance.
         service: The target service; None represents every service that neither catalog knows.
-        broker_ids: The broker ids that these conversations name. None if all conversations of this database and service change alike, or
-            if traffic was compared.
+        broker_ids: The broker ids that these conversations name. None if all conversations of this database and service change in the
+            same way, or if traffic was compared.
         kind: What changes: `outcome`, `database`, `next_hop` or `explanation`.
         cause: The kind of cause, such as `route vanished`.
         object: The object of the cause, such as `Sales/route "Orders"`.
@@ -110,7 +110,7 @@ class Change:
 
 
 class Comparison:
-    """The changes between two catalogs or fleets, and their causes; true if there are changes.
+    """The changes between two catalogs or fleets, and their causes. As a bool, it is True if there are changes.
 
     Args:
         changes: The changes.
@@ -272,11 +272,11 @@ class TrafficPart(NamedTuple):
     instance: str
     batch: pa.RecordBatch
     row_of: Callable[[int], int]
-    """Converts a row of the batch to the row of the traffic."""
+    """Converts the number of a row in the batch to the number of the row in the traffic."""
 
 
 def split_traffic(traffic: pa.Table, instances: Sequence[str]) -> Iterator[TrafficPart]:
-    """Yields the traffic of each instance in batches, by the column `instance` if there are several.
+    """Yields the traffic of each instance in batches; if there are several instances, the column `instance` states the instance of a row.
 
     Examples:
         >>> traffic = pa.table({"instance": ["A", "B", "A"], "database": ["Sales", "Stores", "Billing"]})
@@ -562,7 +562,7 @@ def _compare_classes(
 ) -> Iterator[Change]:
     """Yields the changes for every class of conversations."""
     differences = Differences(before, after, before_at=moments[0], after_at=moments[1])
-    # Classes that differ only in the broker id, and change alike, are reported once.
+    # Classes that differ only in the broker id, and change in the same way, are reported once.
     found: dict[tuple[Any, ...], tuple[Change, list[ConversationClass]]] = {}
     total: Counter[tuple[str | None, str | None]] = Counter()
     for each in classes(before, after, moments=moments, pending_request=pending_request):

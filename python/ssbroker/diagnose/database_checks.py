@@ -90,7 +90,7 @@ def _twice_in_instance(instance: str, broker: bytes, databases: list[FleetDataba
         "SSB013",
         Subject("broker id", str(uuid.UUID(bytes=broker))),
         f"is shared by {_names(databases)}",
-        "If one of the databases is a copy, give the copy a new broker id before its broker is enabled; with this id it cannot be enabled (error 9772).",
+        "If one of the databases is a copy, give the copy a new broker id before its broker is enabled; with the shared id, it cannot be enabled (error 9772).",
         instance=instance,
         database=copy,
         related=[f"{instance}/{database.name}" for database in databases],
@@ -167,7 +167,10 @@ def check_endpoints(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_stated_ports(context: CheckContext) -> Iterator[Problem]:
-    """Checks for stated addresses whose port differs from the port of the script's endpoint, which has loopback addresses."""
+    """Checks for stated addresses whose port differs from the port of the endpoint that the script creates.
+
+    Such an endpoint has only loopback addresses.
+    """
     for instance, catalog in context.fleet.items():
         ports = {address.rpartition(":")[2] for address in catalog.addresses if LOOPBACK.match(address)}
         stated = [address for address in context.addresses.of(instance) if address.rpartition(":")[2] not in ports]
@@ -177,7 +180,7 @@ def check_stated_ports(context: CheckContext) -> Iterator[Problem]:
                 "SSB031",
                 Subject("endpoint", catalog.details.endpoint.name),
                 f"listens on port {port}, but the address of the instance is stated as {', '.join(stated)}",
-                f"Correct the port of the stated address or of the endpoint. If a device maps the port to {port}, ignore this code.",
+                f"Correct the port of the stated address or of the endpoint. If a device maps the stated port to {port}, ignore this code.",
                 instance=instance,
             )
 

@@ -36,7 +36,7 @@ class DecisionPair(NamedTuple):
     """A class of conversations with the decision of each of two catalogs."""
 
     database: str | None
-    """The database in which the conversations start; None from outside."""
+    """The database in which the conversations start; None if they arrive from another instance."""
     service: str | None
     """The service; None represents all services that neither catalog knows."""
     before: PossibleDecision
@@ -46,7 +46,7 @@ class DecisionPair(NamedTuple):
 def count_pairs(
     conversations: pa.RecordBatch, before: pa.RecordBatch, after: pa.RecordBatch, *, database: str | None
 ) -> Counter[DecisionPair]:
-    """Counts conversations by pair of decisions; without a column `database`, all start in `database`."""
+    """Counts conversations by pair of decisions; without a column `database`, all conversations start in the database `database`."""
     columns: dict[str, Any] = {"to_service_name": _dictionary_decoded(conversations.column("to_service_name"))}
     if "database" in conversations.schema.names:
         columns["database"] = _dictionary_decoded(conversations.column("database"))
@@ -74,10 +74,10 @@ def _dictionary_decoded(column: Any) -> Any:
 
 
 class ConversationClass(NamedTuple):
-    """Conversations that both catalogs treat alike."""
+    """A class of equivalent conversations: each of the two catalogs decides the same way for all of them; the two decisions can differ."""
 
     database: str | None
-    """The database in which the conversations start; None from outside."""
+    """The database in which the conversations start; None if they arrive from another instance."""
     service: str | None
     """The service; None represents all services that neither catalog knows."""
     broker: bytes | None

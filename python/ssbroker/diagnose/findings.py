@@ -27,7 +27,7 @@ class Code:
         name: A stable name, such as `route-shadowed`.
         severity: The severity of findings of this kind, unless a finding specifies another.
         title: A short description.
-        why: Why it matters.
+        why: Why findings of this kind matter.
     """
 
     code: str
@@ -329,7 +329,7 @@ _SCRIPTS: Final = (
         name="database-offline",
         severity="warning",
         title="The script leaves a database offline",
-        why="The services of the database are not found, and its messages wait, until it is online again.",
+        why="The services of the database are not found, and its messages wait, until the database is online again.",
     ),
 )
 
@@ -444,7 +444,7 @@ class Finding:
 
     @property
     def why(self) -> str:
-        """Why it matters."""
+        """Why findings of this kind matter."""
         return self.kind.why
 
     @property

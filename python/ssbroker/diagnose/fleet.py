@@ -34,7 +34,7 @@ class Fleet(Mapping[str, Catalog]):
 
     Raises:
         SchemaError: `instances` is not a mapping, a name is not a str, or a value is not a `Catalog`.
-        DuplicateError: Two instances have the same address, so a route to it is ambiguous. Loopback addresses such as `localhost`
+        DuplicateError: Two instances have the same address, so a route to this address is ambiguous. Loopback addresses such as `localhost`
             may be shared, because each instance uses them for itself. The address of an availability group listener may
             also be shared: the replicas have databases with the same broker id, or with the same name and services.
 
@@ -270,7 +270,7 @@ class Fleet(Mapping[str, Catalog]):
 
 
 def how_to_state_address(address: str, *, instance: str = "NAME") -> str:
-    """Returns how to state the address of an instance: for one run of a command, and in its script."""
+    """Returns how to state the address of an instance: for one run of a command, and in the script of the instance."""
     return f"--address {shlex.quote(f'{instance}={address}')}, or -- ssbroker: addresses={address} in its script"
 
 

@@ -14,7 +14,7 @@ _Result = TypeVar("_Result")
 def without_garbage_collection(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """Decorates a function to run with the cyclic garbage collector disabled.
 
-    The decisions of a large fleet are millions of small tuples without cycles. Scanning them repeatedly would take 40 %
+    The decisions of a large fleet are millions of small tuples without cycles. Scanning them repeatedly would take 40%
     of the time.
     """
 

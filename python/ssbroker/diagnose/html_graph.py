@@ -29,7 +29,7 @@ class GraphDecision(NamedTuple):
 
     instance: str
     database: str | None
-    """The database in which the conversations start; None from other instances."""
+    """The database in which the conversations start; None if they arrive from other instances."""
     service: str | None
     """The service; None represents every service that the instance does not know."""
     broker_id: str | None
@@ -44,7 +44,7 @@ class GraphDecision(NamedTuple):
     hop: str | None
     """The address of the next hop; for LOCAL, the target database."""
     hop_instance: str | None
-    """The instance of the fleet that has this address."""
+    """The instance of the fleet that has the address of the next hop."""
     explanation: int | None = None
     """The number of the explanation, if the page contains it."""
 
@@ -103,7 +103,7 @@ def _explanations(fleet: Fleet, lookups: dict[tuple[str, RouteLookup], int], now
 
 
 def _decisions(fleet: Fleet, name: str, now: datetime) -> Iterator[tuple[str, RouteLookup, GraphDecision]]:
-    """Yields every decision of an instance: for each database and for messages from outside, each known service and any unknown service."""
+    """Yields every decision of an instance: from each database and from other instances, for each known service and any unknown service."""
     behaviour = Behaviour(fleet[name], now=now, with_routes=True)
     rows = behaviour.tables
     routes = {route.key: route for route in rows.routes}

@@ -68,12 +68,12 @@ def html_report(
 ) -> str:
     """Returns an HTML page: the findings, an interactive graph of all routing decisions, and the reachability of services.
 
-    The page is self-contained: it loads nothing from the network, and its content security policy forbids it.
+    The page is self-contained: it loads nothing from the network, and its content security policy forbids any loading.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
         findings: The findings to show; None to run `lint`.
-        comparison: A comparison to show, if any. If it has traffic, a Sankey diagram shows it before and after.
+        comparison: A comparison to show, if any. If it has traffic, Sankey diagrams show the traffic before and after the change.
         reachability_changes: The result of `reachability_changes`, to show with the comparison.
         trace: A trace to show, if any.
         traffic: Conversations with their decisions, to show as a Sankey diagram: any Arrow object with the columns

@@ -13,7 +13,7 @@ from ssbroker._notebook import escaped
 from ssbroker.exceptions import InputError, SchemaError
 
 NODES_MAX: Final = 14
-"""The maximum number of services and of destinations; further ones are added up."""
+"""The maximum number of services, and of destinations, with separate nodes; the others share one node."""
 _WIDTH: Final = 1160
 _NODE_WIDTH: Final = 12
 _COLUMNS: Final = (320, 574, 828)
@@ -33,7 +33,7 @@ NO_TRAFFIC: Final = pa.table({name: pa.array([], pa.string()) for name in TRAFFI
 
 
 class Flow(NamedTuple):
-    """Conversations of one kind."""
+    """Conversations with the same service, outcome and destination."""
 
     service: str
     outcome: str
@@ -89,7 +89,7 @@ def _decoded(column: Any) -> Any:
 
 
 def compared_flows(destinations: Mapping[tuple[str, str, str], list[int]]) -> tuple[Counter[Flow], Counter[Flow]]:
-    """Returns the flows before and after, from `Comparison.destinations`."""
+    """Returns the flows before and after a change, from `Comparison.destinations`."""
     sides: tuple[Counter[Flow], Counter[Flow]] = (Counter(), Counter())
     for (_, service, text), numbers in destinations.items():
         outcome, _, destination = text.partition(" ")
@@ -114,7 +114,7 @@ class _Node(NamedTuple):
 
 
 def sankey(flows: Mapping[Flow, int], *, title: str, first: Collection[str] = ()) -> str:
-    """Returns the diagram as SVG; services in `first` come before the others."""
+    """Returns a Sankey diagram as SVG; services in `first` come before the others."""
     total = sum(flows.values())
     if not total:
         return "<p>No conversations.</p>"
@@ -182,7 +182,7 @@ def _stack(counts: Iterable[tuple[str, int]], total: int, order: Iterable[str]) 
 
 
 def _ribbons(flows: Mapping[Flow, int], columns: list[dict[str, _Node]], first: Collection[str]) -> Iterable[str]:
-    """Yields the bands between neighbouring columns; the height of a node is shared by its bands in both directions."""
+    """Yields the bands between neighbouring columns; the bands on each side of a node share its height."""
     for left, right in ((0, 1), (1, 2)):
         bands: Counter[tuple[str, str, str, bool]] = Counter()
         for flow, count in flows.items():

@@ -59,7 +59,7 @@ class KnownAddresses:
         return tuple(instance for instance in self._fleet if instance not in replicas and not self.of(instance))
 
     def possible_owners(self, address: str, *, seen_from: str) -> list[str]:
-        """Returns other instances that may have an address, because at most their port is known; at most one more than messages list."""
+        """Returns other instances that may have an address, because at most their port is known; stops at one more than messages list."""
         port = address.rpartition(":")[2]
         if port not in self._unstated_at:
             self._unstated_at[port] = tuple(
@@ -70,7 +70,7 @@ class KnownAddresses:
         return list(islice((other for other in self._unstated_at[port] if other != seen_from), LISTED_MAX + 1))
 
     def listening(self, address: str, *, seen_from: str) -> Listening | None:
-        """Returns the ports on the host of an address that no instance has; None if they are unknown, or an instance may have the address."""
+        """Returns the ports on the host of an address that no instance has; None if no port is known, or an instance may have the address."""
         ports = self._ports.get(address.rpartition(":")[0])
         if ports is None or self.possible_owners(address, seen_from=seen_from):
             return None

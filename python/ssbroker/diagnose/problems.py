@@ -17,17 +17,17 @@ class Concern(NamedTuple):
 
     instance: str
     database: str | None
-    """The database in which the conversation starts; None if it arrives from outside."""
+    """The database in which the conversation starts; None if it arrives from another instance."""
     service: str
 
     @classmethod
     def of_table(cls, instance: str, table: str, service: str) -> Self:
-        """Returns the conversation to which the routes of a database apply: the routes of msdb apply to messages from outside."""
+        """Returns the conversation to which the routes of a database apply: the routes of msdb apply to messages from other instances."""
         return cls(instance, None if table == MSDB else table, service)
 
 
 class Problem(NamedTuple):
-    """A finding without a remedy, the possible remedies, and the conversations that they must deliver."""
+    """A finding without a remedy, the possible remedies, and the conversations that must be delivered after a remedy."""
 
     finding: Finding
     """The finding; its `remedy` is the advice to give if no candidate is proven."""
@@ -48,7 +48,10 @@ def route_problem(
     candidates: Iterable[str | Candidate] = (),
     concerns: Sequence[Concern] | None = None,
 ) -> Problem:
-    """Creates a problem with a route, which affects the route's service and `services`; by default, it concerns conversations for these."""
+    """Creates a problem with a route.
+
+    The problem affects the service of the route and `services`. By default, it concerns conversations for the service of the route.
+    """
     finding = Finding(
         code=code,
         severity=severity or CODES[code].severity,
@@ -81,7 +84,7 @@ def problem_about(
     candidates: Iterable[str | Candidate] = (),
     concerns: Sequence[Concern] = (),
 ) -> Problem:
-    """Creates a problem with another object, which affects `services`, and the object itself if it is a service."""
+    """Creates a problem with an object other than a route. It affects `services`, and the object itself if this is a service."""
     finding = Finding(
         code=code,
         severity=severity or CODES[code].severity,

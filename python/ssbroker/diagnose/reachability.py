@@ -35,7 +35,7 @@ REACHABILITY: Final = pa.schema(
         pa.field("certain", pa.bool_(), nullable=False),
     ]
 )
-"""The schema of `reachability`: one row per possible outcome of a conversation; `certain` is true if it is the only possible outcome."""
+"""The schema of `reachability`: one row per possible outcome of a conversation; `certain` is true if this is the only possible outcome."""
 _SERVICES_IN_A_BATCH: Final = 256
 _END_FIELDS: Final = ("outcome", "instance", "database", "address", "reason")
 _NO_ID: Final[tuple[bytes | None, ...]] = (None,)
@@ -180,7 +180,8 @@ class ReachabilitySets:
 class _EndsByTransition(dict[int, int]):
     """Maps each transition to the number of its set of ends, for one service and broker id.
 
-    Values are computed on first access. `returns` contains the instances to which a route leads back; for these, the ends differ.
+    Values are computed on first access. `returns` contains the instances to which a route leads back; for conversations
+    from these instances, the ends differ.
     """
 
     def __init__(self, reach: ReachabilitySets, key: MessageKey) -> None:
@@ -215,7 +216,7 @@ def all_services(graph: RoutingGraph) -> set[str]:
 
 
 class _TableBuilder:
-    """Builds rows from the numbers of sets."""
+    """Builds rows of the reachability table from the numbers of sets of ends."""
 
     def __init__(self, reach: ReachabilitySets, services: list[str]) -> None:
         numbers: dict[RoutingEnd, int] = {}

@@ -81,7 +81,7 @@ def new_route(
     reserved: set[str],
     destination: RouteDestination = TO_LOCAL,
 ) -> str:
-    """Returns the statements that create a route, with a name that does not occur in the table.
+    """Returns the statements that create a route, with a name that does not occur in the routing table.
 
     `reserved` contains the names of the routes that the same candidate creates in this table; the new name is added to it.
     """

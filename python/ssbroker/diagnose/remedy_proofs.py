@@ -72,7 +72,7 @@ class Conversations:
 
     @cached_property
     def delivered(self) -> frozenset[Concern]:
-        """All delivered conversations: from each database and from outside, to each service that a route or a database names."""
+        """All delivered conversations: from each database and from other instances, to each service that a route or a database names."""
         starts = [
             (instance, database)
             for instance, tables in self._context.tables.items()
@@ -191,7 +191,7 @@ class RemedyProver:
         for instance, database, _ in problem.concerns:
             services.update(
                 self._context.tables[instance].services.get(database or "", ())
-            )  # to which it is acknowledged
+            )  # to these services, the conversation is acknowledged
         for other in left:
             if other.finding.severity == "error" and (
                 _key(other.finding) not in self._errors

@@ -45,7 +45,7 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
                     instance,
                     route,
                     f"expired on {_expiry_text(context, route.lifetime)}",
-                    "Create it again without LIFETIME, or drop it if it is no longer needed.",
+                    "Create the route again without LIFETIME, or drop it if it is no longer needed.",
                     candidates=chain(
                         _address_remedies(context, instance, route, recreate=True),
                         [_create_again_script(route), drop_route(route)],
@@ -71,7 +71,7 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
                     instance,
                     route,
                     f"duplicates route {quoted_name(identical.name)}",
-                    "Drop one of the two.",
+                    "Drop one of the two routes.",
                     related=[identical],
                     candidates=[drop_route(route)],
                     concerns=(),
@@ -159,7 +159,7 @@ def _unused_route(
 def _address_remedies(
     context: CheckContext, instance: str, route: FleetRoute, *, recreate: bool = False
 ) -> Iterator[str]:
-    """Yields scripts that redirect a route to each instance that has its service."""
+    """Yields scripts that redirect a route to each instance that has the service of the route."""
     if route.service is None or route.mirror is not None:
         return
     targets = sorted(context.enabled_hosts(route.service), key=lambda each: (each[0] != instance, each))
@@ -222,14 +222,14 @@ def check_expiring_routes(context: CheckContext) -> Iterator[Problem]:
                     instance,
                     route,
                     f"expires on {_expiry_text(context, route.lifetime)}",
-                    "Extend its LIFETIME, or create it again without one.",
+                    "Extend the LIFETIME of the route, or create the route again without LIFETIME.",
                     candidates=[_create_again_script(route)],
                     concerns=(),
                 )
 
 
 def check_wildcards(context: CheckContext) -> Iterator[Problem]:
-    """Checks for tables that send all services of other instances to the network."""
+    """Checks for routing tables that send messages for all services of other instances to the network."""
     for instance, tables in context.tables.items():
         by_table: defaultdict[str, list[FleetRoute]] = defaultdict(list)
         for route in tables.routes:
@@ -424,7 +424,7 @@ def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, c
     """Returns the finding on an unknown address."""
     leads = "leads to" if clause == "ADDRESS" else "has the mirror address"
     listening = context.addresses.listening(address, seen_from=instance)
-    # The remedies for a mirrored route differ from a new address.
+    # For a mirrored route, there are none, because a new address alone does not correct it.
     moved = _address_remedies(context, instance, route)
     if listening is not None:
         host = address.rpartition(":")[0]

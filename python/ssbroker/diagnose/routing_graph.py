@@ -171,7 +171,7 @@ class RoutingGraph:
         return ((class_, numbers[number]) for class_, number in routed)
 
     def prepare_arrivals(self, *, is_initiator: bool = True) -> None:
-        """Routes, in one batch for each instance, all messages that can arrive and are not equivalent to unknown ones."""
+        """Routes, in one batch for each instance, all messages that can arrive, except messages that are routed like unknown ones."""
         arrivals = self._arrivals[is_initiator]
         if arrivals:
             return
@@ -378,7 +378,7 @@ def _bound(key: MessageKey, broker_id: bytes | None) -> MessageKey:
 
 
 def _after_arrival(end: RoutingEnd) -> RoutingEnd:
-    """Returns the end of a message from another instance: it does not wait for a route here; the sender sends it again."""
+    """Returns the end of a message from another instance: such a message does not wait for a route here; the sender sends it again."""
     return end._replace(outcome="DROPPED") if end.outcome == "DELAYED" else end
 
 

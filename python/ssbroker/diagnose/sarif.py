@@ -79,7 +79,7 @@ def _result(finding: Finding, rule_indices: dict[str, int], uris: Mapping[str, s
 
 
 def _uris_of(finding: Finding, uris: Mapping[str, str]) -> list[str]:
-    """Returns the script that contains the statement which created the object; otherwise, the file or folder of each instance concerned."""
+    """Returns the URI of the script with the statement that created the object; otherwise, the URI of each instance concerned."""
     instances = [finding.instance] if finding.instance is not None else _instances_of_related(finding)
     if finding.file is not None:
         return [_uri_of_script(PurePath(finding.file), uris.get(instances[0], "") if instances else "")]

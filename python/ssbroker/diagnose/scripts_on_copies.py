@@ -41,7 +41,7 @@ class ScriptOnCopies:
         """Returns the catalog after a script.
 
         Raises:
-            DdlError: SQL Server would refuse a statement, or the script changes a route that it could not create.
+            DdlError: SQL Server would refuse a statement, or the script changes a route that CREATE ROUTE would refuse.
             InputError: The result is not a valid catalog.
         """
         kept: list[bool] = []
@@ -81,7 +81,7 @@ def _queues_in(script: str) -> list[tuple[str, str, str]]:
 
 
 def _writable(catalog: Catalog) -> tuple[Catalog, pa.Table]:
-    """Splits off the routes that CREATE ROUTE would refuse, so that the rest can be written as a script."""
+    """Splits off the routes that CREATE ROUTE would refuse, so that the catalog without them can be written as a script."""
     seen: set[tuple[str, str]] = set()
     valid: list[bool] = []
     rows: list[dict[str, Any]] = catalog.routes.to_pylist()

@@ -157,7 +157,7 @@ def _refusals(
 
 
 def _ambiguous_arrivals(context: CheckContext) -> Iterator[tuple[tuple[str, str], frozenset[str]]]:
-    """Yields the services for which messages from outside reach several databases."""
+    """Yields the services for which messages from other instances reach several databases."""
     for instance, tables in context.tables.items():
         for service, hosts in tables.hosts.items():
             if len(hosts) > 1:
@@ -269,7 +269,8 @@ def _is_reached_from_outside(context: CheckContext, instance: str, database: str
 
 def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start, int]) -> Iterator[Problem]:
     for (instance, reason, service), starts in reached.lost.items():
-        # If the service here has conversations with these databases, their routes may be for replies only, which need no route.
+        # If the service in this instance starts conversations with the databases, the routes of the databases may be for
+        # replies only, which need no route here.
         hosts = [Start(*place) for place in context.hosts(service) if place[0] == instance]
         for_answers = all(
             any(numbers[start] in reached.accepted.get(numbers.get(host, -1), {}) for host in hosts) for start in starts
@@ -356,7 +357,7 @@ def _and_others(number: int) -> str:
 
 
 def _drop_remedies(context: CheckContext, instance: str, service: str, starts: list[Start]) -> Iterator[Candidate]:
-    """Yields remedies for messages that an instance drops: for a route in its msdb, its database, or the routes that lead to it."""
+    """Yields remedies for messages that an instance drops: in its msdb, in its other databases, or in the routes that lead to it."""
     tables = context.tables[instance]
     here = tables.hosts.get(service, [])
     wildcards = [
@@ -534,7 +535,7 @@ def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str
             certain = {
                 code
                 for code in set(codes)
-                # An unknown address may belong to the initiator's instance if its address is not known.
+                # An unknown address may belong to the initiator's instance if the address of that instance is not stated.
                 if {end for end in reach.ends[code] if is_stated or end.outcome != "ELSEWHERE"} <= certain_end
             }
             for target in used:
@@ -780,7 +781,7 @@ def check_similar_service_names(context: CheckContext) -> Iterator[Problem]:
                 "SSB018",
                 Subject("service", service),
                 f"differs from {quoted_name(first)} in {place} only in {difference(service, first)}",
-                "If both are meant to be the same service, drop one of the two, and create it again under the other name; a service cannot be renamed.",
+                "If both names are meant for the same service, drop one of the two services, and create it again under the other name; a service cannot be renamed.",
                 instance=instance,
                 database=database,
                 services=[first],

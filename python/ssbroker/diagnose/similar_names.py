@@ -16,7 +16,7 @@ class SimilarServices:
     def __init__(self, tables: Mapping[str, Tables]) -> None:
         self._folded = _FoldedNames()
         self.groups: defaultdict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
-        """Services with similar names, each with an instance and database that have it."""
+        """Services with similar names, each with an instance and a database that have the service."""
         for instance, each in tables.items():
             for service, databases in each.hosts.items():
                 self.groups[self._folded[service]].setdefault(service, (instance, databases[0]))

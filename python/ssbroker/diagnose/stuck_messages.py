@@ -246,7 +246,7 @@ class _Explainer:
     def _explain_path(self, forward: Trace, start: Hop) -> _Explanation:
         lost = self._lost_return(forward)
         finding = self._cause(forward, lost)
-        # A message to an address outside the fleet has also been routed.
+        # A message to an address outside the fleet has also been routed without a fault.
         is_sound = forward.end.outcome in ("DELIVERED", "ELSEWHERE") and lost is None and finding is None
         result: dict[str, Any] = {
             "outcome": start.decision["outcome"],

@@ -65,10 +65,10 @@ def return_subject(acknowledgement: Trace, first: Trace) -> str:
 
 
 def return_failure(acknowledgement: Trace, first: Trace) -> str:
-    """Describes the consequences if the acknowledgement does not arrive."""
+    """Describes the consequences if the acknowledgement or replies do not arrive."""
     if acknowledgement.instance == first.instance:
-        return "They do not arrive: replies wait at the target until the conversation times out."
-    return "It does not arrive: the initiator resends the message about every minute until the conversation times out."
+        return "The replies do not arrive: they wait at the target until the conversation times out."
+    return "The acknowledgement does not arrive: the initiator resends the message about every minute until the conversation times out."
 
 
 def _location(trace: Trace) -> str:
@@ -107,7 +107,7 @@ def decision_text(hop: Hop) -> str:
 
 
 def _route(hop: Hop) -> dict[str, Any] | None:
-    """Returns the route that was used, from the last table that was read."""
+    """Returns the route that was used, from the last routing table that was read; None if no route was used."""
     passes = hop.explanation.details["passes"]
     picked = [group["picked"] for group in passes[-1]["classes"] if group["picked"] is not None]
     return picked[-1] if picked and hop.decision["route_id"] == picked[-1]["route_id"] else None
@@ -371,7 +371,7 @@ _IDS_MAX: Final = 100
 
 
 class Tracer:
-    """Follows messages with the same conversation id, at the same time."""
+    """Follows messages; the conversation id and the time are the same for all of them."""
 
     def __init__(
         self, graph: RoutingGraph, *, conversation_id: bytes | None, pending_request: PendingRequest, now: datetime
