@@ -133,7 +133,7 @@ def test_a_trace_shows_its_end_and_every_hop_with_its_explanation() -> None:
     text = shown(followed)
     assert text.startswith('NORTH/Sales starts a conversation with "//Stock"')
     assert "DELIVERED to SOUTH/Stores" in text
-    assert "The acknowledgement does not arrive" in text
+    assert "No acknowledgement arrives" in text
     assert followed.acknowledgement is not None
     for hop in (*followed.hops, *followed.acknowledgement.hops):
         assert str(hop.explanation) in text

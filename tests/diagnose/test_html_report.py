@@ -221,7 +221,7 @@ def test_trace_shows_hops_with_their_explanations() -> None:
     assert "DELIVERED to SOUTH/Stores" in text
     lost = fleet(NORTH=north("TCP://out"), SOUTH=south("TCP://nowhere"))
     text = text_of(html_report(lost, trace=trace(lost, "Stock", instance="NORTH", database="Sales", at=NOW), at=NOW))
-    assert "The acknowledgement does not arrive: the initiator resends the message about every minute" in text
+    assert "No acknowledgement arrives: the initiator resends the message about every minute" in text
     named = Fleet({"NORTH": TWO["NORTH"], "SOUTH 2": TWO["SOUTH"]})
     text = text_of(html_report(named, trace=trace(named, "Stock", instance="NORTH", database="Sales", at=NOW), at=NOW))
     assert 'route 1 "route 1"' in text

@@ -65,7 +65,7 @@ def test_message_without_acknowledgement_is_not_delivered() -> None:
     assert found.acknowledgement is not None
     assert found.acknowledgement.end == RoutingEnd("DELAYED", "SOUTH", reason="service_not_found")
     assert str(found).endswith(
-        "The acknowledgement does not arrive: the initiator resends the message about every minute until the conversation times out."
+        "No acknowledgement arrives: the initiator resends the message about every minute until the conversation times out."
     )
 
 

@@ -20,7 +20,7 @@ WITHOUT_SQLCMD: Final = "-- ssbroker: sqlcmd=off\n"
 
 
 def parse_annotation(comment: str) -> tuple[tuple[str, str], ...] | None:
-    """Parses a comment as an annotation; returns its keys with their texts, or None for an ordinary comment."""
+    """Parses a comment as an annotation; returns the keys and their texts, or None for an ordinary comment."""
     text = comment.lstrip()
     if not text.startswith(_PREFIX):
         return None

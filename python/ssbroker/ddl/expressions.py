@@ -67,7 +67,7 @@ def is_true(tokens: Tokens, scope: Scope) -> bool | Undecided:
 
 
 def value(tokens: Tokens, scope: Scope) -> Value:
-    """Evaluates a value."""
+    """Evaluates an expression that is a value, not a condition."""
     holds = tuple(verb for token in tokens if token.kind == "string" for verb in statements_in_text(token.text))
     holds += tuple(
         verb
@@ -122,7 +122,7 @@ def _number(found: str | int) -> int:
 
 
 _DIGITS_MAX: Final = 30
-# Larger results are not computed: they are not part of a Service Broker statement.
+# Longer texts are not computed, because they are not part of a Service Broker statement.
 TEXT_MAX: Final = 1_000_000
 _COMBINATIONS_MAX: Final = 1_000_000
 _TABLE_END: Final = frozenset({"WHERE", "GROUP", "ORDER", "HAVING", "UNION", "OPTION", "FOR"})
@@ -499,7 +499,7 @@ class _Evaluation:
 
 
 def _wanted_name(where: Tokens) -> str | None:
-    """Returns a name, without case, if only rows with this name meet a condition; such rows are found without evaluating each row."""
+    """Returns a name, without case, if only rows with this name meet a condition; such rows are found without evaluating it for each row."""
     keys = [token.key for token in where]
     first = 2 if keys[1:2] == ["."] else 0
     column = where[first].text.lower() if len(where) > first else ""

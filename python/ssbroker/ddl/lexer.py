@@ -129,9 +129,9 @@ def location_text(position: ScriptPosition) -> str:
 def decode(data: bytes, *, file: str | None = None, encoding: str | None = None) -> str:
     r"""Decodes a script file: UTF-8, or the encoding of its byte order mark (SSMS saves "Unicode" as UTF-16).
 
-    UTF-16 without a mark is recognized by its first character. Code pages are not guessed: names are compared byte by
-    byte, so a wrong guess would silently change names. Specify a code page as `encoding`. The mark is removed; line
-    ends are kept.
+    UTF-16 without a byte order mark is recognized by its first character. Code pages are not guessed: names are compared
+    byte by byte, so a wrong guess would silently change names. Specify a code page as `encoding`. The byte order mark is
+    removed; line ends are kept.
 
     Examples:
         >>> decode(b"\xef\xbb\xbfUSE Sales")
@@ -173,7 +173,7 @@ def _encoding_of(unmarked: bytes) -> str:
 
 
 class Annotation(NamedTuple):
-    """One `-- ssbroker:` comment; `values` contains its keys, each with its text."""
+    """One `-- ssbroker:` comment; `values` contains the keys, each with its text."""
 
     start: int
     values: tuple[tuple[str, str], ...]
@@ -227,7 +227,7 @@ class ScriptBatch:
 
 
 def batches(source: ScriptSource) -> Iterator[ScriptBatch]:
-    """Yields the batches of a script; a line with the mark of `:connect` also ends a batch."""
+    """Yields the batches of a script; the mark that `sqlcmd.substitute` inserts for `:connect` also ends a batch."""
     tokens: list[Token] = []
     annotations: list[Annotation] = []
     server: str | None = None

@@ -91,7 +91,7 @@ class DatabaseModel:
         return self.enabled and not self.is_offline
 
     def apply(self, option: BrokerOption) -> None:
-        """Applies I4, I5 or I6. After NEW_BROKER, the broker id is unknown, but known to differ from the former one."""
+        """Applies a broker option (I4, I5 or I6). After NEW_BROKER, the broker id is unknown, but known to differ from the former one."""
         self.is_restored = False
         self.enabled = option != "DISABLE_BROKER"
         if option == "NEW_BROKER":
@@ -163,7 +163,7 @@ class ServiceModel:
 
 @dataclass(frozen=True, slots=True)
 class PriorityModel:
-    """A broker priority; None means any."""
+    """A broker priority; the criterion None means any contract or service."""
 
     contract: str | None = None
     local_service: str | None = None
@@ -193,9 +193,9 @@ class BindingModel:
 
 
 ObjectKind = Literal["database", "route", "queue", "service", "binding", "endpoint"]
-"""The kinds of objects whose statements a script records."""
+"""The kinds of objects for which the positions of statements are recorded."""
 Key = tuple[str, str]
-"""Database and name."""
+"""The database and the name of an object."""
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ class InstanceModel:
         self.is_complete = bool(self.announced)
 
     def select_default_database(self) -> None:
-        """Selects the default database, in which each file of a folder starts; None if it is not known before the first statement."""
+        """Selects the default database, in which each file of a folder starts; none if it is not known before the first statement."""
         names = self._default_databases()
         self.current = names[0] if len(names) == 1 else None
 
@@ -249,7 +249,7 @@ class InstanceModel:
             database.is_awaited = False
 
     def resolve(self, name: str) -> str:
-        """Returns the name of the database that differs from this one only in case, or else the name itself."""
+        """Returns the name of the database that differs from the given name only in case, or else the given name."""
         name = canonical_name(name)
         if name in self.databases or name in SYSTEM_DATABASES:
             return name
@@ -454,7 +454,7 @@ class InstanceModel:
             databases=lambda: (
                 DatabaseRow(
                     name,
-                    one.is_delivering and not one.is_restored,  # so that a guard enables it
+                    one.is_delivering and not one.is_restored,  # so that a condition runs ENABLE_BROKER
                     None if one.guid is None else str(uuid.UUID(bytes=one.guid)),
                 )
                 for name, one in self.databases.items()
@@ -547,7 +547,7 @@ def _names_in(objects: Mapping[Key, object], database: str) -> list[str]:
 
 
 def find_name(name: str, names: Iterable[str]) -> str | None:
-    """Returns the name itself if it is in `names`, or else the only name that differs from it in case.
+    """Returns the name itself if it is in `names`, or else the only name in `names` that differs from it only in case.
 
     Examples:
         >>> find_name("north", ["North", "South"]), find_name("West", ["North"])

@@ -54,7 +54,7 @@ def create_database(cursor: TokenCursor) -> Statement:
 
 
 def _check_follower(cursor: TokenCursor) -> None:
-    """Refuses unknown words here, because these words decide whether the database is attached and what happens to its conversations."""
+    """Refuses an unknown word after FOR, SNAPSHOT or WITH, which decide about attaching the database and about its conversations."""
     expected = _FOLLOWERS.get(cursor.key, ())
     if expected and cursor.ahead(1).key not in expected:
         cursor.take()

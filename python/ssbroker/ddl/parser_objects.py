@@ -183,7 +183,7 @@ def _activation(cursor: TokenCursor) -> dict[str, Any]:
             options["activation"] = on_or_off(cursor)
         elif key == "PROCEDURE_NAME":
             cursor.expect("=")
-            # The database is ignored, because functions are registered for the process.
+            # The database in the name is ignored, because functions are registered for the whole process.
             *_, schema, name = "", *_name_parts(cursor, kind="procedure", parts_max=3)
             options["procedure"] = f"{_as_part(schema)}.{_as_part(name)}" if schema else _as_part(name)
         elif key == "MAX_QUEUE_READERS":

@@ -103,15 +103,15 @@ def read(text: str, *, now: datetime, file: str | None = None, options: ScriptOp
 
     The port and IP address of an endpoint determine the instance's addresses: with `LISTENER_IP = ALL`, the addresses
     of the loopback interface, because a script does not know its host. A comment such as `-- ssbroker:
-    addresses=TCP://host:4022` adds others.
+    addresses=TCP://host:4022` adds other addresses.
 
     LIFETIME counts from `now`, which is UTC if it has no time zone. Errors and warnings name `file`.
 
     Raises:
-        DdlError: SQL Server would refuse a statement, or it cannot be parsed; with file, line and error number.
+        DdlError: SQL Server would refuse a statement, or a statement cannot be parsed; with file, line and error number.
 
     Warns:
-        DdlWarning: Statements were skipped; with file and line, or their number.
+        DdlWarning: Statements were skipped; with file and line, or the number of statements.
 
     Examples:
         >>> from datetime import UTC, datetime
@@ -125,7 +125,7 @@ def read(text: str, *, now: datetime, file: str | None = None, options: ScriptOp
 
 
 class ScriptStart:
-    """A script that is read once, and continued by others.
+    """A script that is read once, and continued by other scripts.
 
     Examples:
         >>> from datetime import UTC, datetime
@@ -154,7 +154,7 @@ def _only_instance(servers: dict[str | None, ScriptTables], options: ScriptOptio
     if others:
         names = ", ".join(str(one) for one in servers if one is not None)
         raise DdlError(
-            f"the script connects to several instances with :connect ({names}); read them with Fleet.load, "
+            f"the script connects to several instances with :connect ({names}); read the script with Fleet.load, "
             "or with `ssbroker lint`, `trace` or `compare`"
         )
     if not options.collects:
@@ -225,7 +225,7 @@ def _server_of(
 def _sources(
     scripts: Sequence[tuple[str | DdlError, str | None]], options: ScriptOptions
 ) -> list[tuple[ScriptSource, list[DdlError | ScriptNote]]]:
-    """Returns the scripts, with variables and included files, but without scripts that others include, in an order that creates databases first."""
+    """Returns the scripts, with variables and included files, but without scripts that other scripts include; databases are created first."""
     included: set[Path] = set()
     found: list[tuple[ScriptSource, list[DdlError | ScriptNote]]] = []
     for text, file in scripts:

@@ -111,7 +111,7 @@ def summary(notes: Iterable[ScriptNote], *, about: str) -> Iterator[str]:
 
     Args:
         notes: The notes.
-        about: What the statements are compared with, such as `routing`.
+        about: What the skipped statements are not about, such as `routing`.
     """
     given = list(notes)
     yield from (str(note) for note in given if note.kind not in ("skipped", "security", "messages"))

@@ -1,4 +1,4 @@
-"""Runs the statements of a script on a target: decides conditions, follows control flow, and executes text of EXEC."""
+"""Runs the statements of a script on a target: decides conditions, follows control flow, and executes the texts of EXEC."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _SECURITY_KINDS: Final = frozenset(
 )
 _MISSING: Final = frozenset({15151, 3701, 911})
 _AWAITED: Final = _MISSING | {15581}
-"""Errors which mean that a statement needs an object, or an open master key."""
+"""Errors which mean that a statement needs an object that does not exist yet, or an open master key."""
 
 
 class _BatchEndError(Exception):
@@ -88,7 +88,7 @@ class _BatchEndError(Exception):
 
 
 class _JumpError(Exception):
-    """GOTO was executed; the statements that contain the label continue there."""
+    """GOTO was executed; execution continues at the label, in the statements that contain it."""
 
     def __init__(self, parsed: ParsedStatement, label: str) -> None:
         super().__init__(label)
@@ -347,7 +347,7 @@ class ScriptRunner:
             if self._collects and isinstance(statement, statements.UseDatabase):
                 target.assume_database(statement.name)
             raise
-        if self._deferred is not None and remark in (NO_ENDPOINT, OTHER_ENDPOINT):  # another file may create it
+        if self._deferred is not None and remark in (NO_ENDPOINT, OTHER_ENDPOINT):  # a later file may create it
             self._deferred.append(_Deferred(source, parsed, target.current, RefusalError(remark.text)))
             return
         self.run_count += not isinstance(statement, statements.UseDatabase)
@@ -559,7 +559,7 @@ ANNOTATIONS: Final[dict[type, frozenset[str]]] = {
     statements.CreateEndpoint: _ENDPOINT_KEYS,
     statements.AlterEndpoint: _ENDPOINT_KEYS,
 }
-"""The annotations of each statement."""
+"""The annotations that each kind of statement may have."""
 EMPTY: Final = "contains no statement that creates, alters or drops a database or an object of Service Broker"
 _OTHER_VIEWS: Final[dict[str, frozenset[str]]] = {
     "objects": frozenset(),
@@ -586,7 +586,7 @@ def _jump(parsed: ParsedStatement, label: str, frame: _Frame) -> _JumpError:
 
 
 def _label_position(parsed: Sequence[ParsedStatement], label: str) -> int | None:
-    """Returns the position of a label among statements; None if it is not there."""
+    """Returns the position of a label among statements; None if the label is not one of them."""
     for position, one in enumerate(parsed):
         if isinstance(one.statement, statements.Label) and folded(one.statement.name) == folded(label):
             return position

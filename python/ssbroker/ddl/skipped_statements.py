@@ -1,4 +1,4 @@
-"""Recognizes and skips statements that do not concern Service Broker; distinguishes statements that do not exist in T-SQL."""
+"""Skips statements that do not concern Service Broker, and recognizes statements that do not exist in T-SQL."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LINE_STARTERS: Final = {
     "SET": ("ALTER", "MERGE", "UPDATE"),
     "UPDATE": ("ALTER", "CREATE", "DECLARE", "MERGE", "SELECT", "WITH"),
 }
-# Statements that contain none of the words that end them.
+# Statements that cannot contain the words in `_SHORT_ENDS`, so that such a word starts another statement.
 _SHORT: Final = frozenset({"COMMIT", "DECLARE", "EXEC", "EXECUTE", "PRINT", "ROLLBACK", "SET"})
 _SHORT_ENDS: Final = frozenset({"EXEC", "EXECUTE", "SELECT", "SET"})
 # Statements that cannot contain EXEC.

@@ -125,7 +125,7 @@ class _Substitution:
             return offset + 1 if reference is None else reference.end()
         try:
             _, end = next_token(source, offset)
-        except DdlError:  # reported with its batch, after earlier batches have run
+        except DdlError:  # the error is reported with its batch, after earlier batches have run
             return len(source.text)
         # If a variable touches a word, as in prefix$(Name), the word ends where the variable starts.
         is_word = source.text[offset].isalnum() or source.text[offset] in "_@#$"

@@ -37,7 +37,7 @@ class CreateMasterKey:
 
 @dataclass(frozen=True, slots=True)
 class AlterMasterKey:
-    """ALTER MASTER KEY; `is_encrypted_by_service_key` states whether the service master key encrypts it, so that it opens automatically."""
+    """ALTER MASTER KEY; `is_encrypted_by_service_key` states whether the master key opens automatically, with the service master key."""
 
     is_encrypted_by_service_key: bool
 
@@ -93,7 +93,7 @@ class CreateCertificate:
 
     @property
     def is_self_signed(self) -> bool:
-        """Whether the statement creates the certificate itself."""
+        """Whether the statement creates a new certificate, instead of reading one."""
         return self.file is None and self.binary is None and not self.unsupported_source
 
     @property
@@ -538,7 +538,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class ExecuteText:
-    """EXEC ('...') or sp_executesql; `parameters` are the names and values of its parameters."""
+    """EXEC ('...') or sp_executesql; `parameters` are the names and values of the parameters of sp_executesql."""
 
     text: Tokens = field(repr=False)
     database: str | None = None
@@ -549,7 +549,7 @@ class ExecuteText:
 
 @dataclass(frozen=True, slots=True)
 class CallProcedure:
-    """EXEC of a procedure; `changed_variables` are variables that it may change, and `text` is a text that the procedure executes."""
+    """EXEC of a procedure; `changed_variables` are variables that the procedure may change, and `text` is a text that it executes."""
 
     name: str
     changed_variables: tuple[str, ...] = ()

@@ -156,7 +156,7 @@ class CatalogTables(Protocol):
 
     @property
     def message_forwarding(self) -> bool:
-        """Whether messages from outside are forwarded."""
+        """Whether messages from other instances are forwarded."""
 
     @property
     def pending_requests(self) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ def write(catalog: CatalogTables, *, now: datetime) -> str:
 
 
 class _Writer:
-    """Writes statements in the order of the rows, so that reading the script preserves it."""
+    """Writes statements in the order of the rows, so that reading the script preserves the order."""
 
     def __init__(self, catalog: CatalogTables, now: datetime) -> None:
         self._catalog = catalog

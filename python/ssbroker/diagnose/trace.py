@@ -67,8 +67,8 @@ def return_subject(acknowledgement: Trace, first: Trace) -> str:
 def return_failure(acknowledgement: Trace, first: Trace) -> str:
     """Describes the consequences if the acknowledgement or replies do not arrive."""
     if acknowledgement.instance == first.instance:
-        return "The replies do not arrive: they wait at the target until the conversation times out."
-    return "The acknowledgement does not arrive: the initiator resends the message about every minute until the conversation times out."
+        return "No reply arrives: replies wait at the target until the conversation times out."
+    return "No acknowledgement arrives: the initiator resends the message about every minute until the conversation times out."
 
 
 def _location(trace: Trace) -> str:
