@@ -222,7 +222,7 @@ class DecisionJoin:
         ]
 
     def _inputs_of_details(self) -> list[str]:
-        """Returns the columns on which decision columns depend, but not outcome, reason and step."""
+        """Returns the columns on which only decision columns other than outcome, reason and step depend."""
         read = ("to_service_name", "is_initiator", "database", *self._id_columns)
         labels = self._inputs_of_labels()
         return [name for name in read if name in self._types and name not in labels]
@@ -372,7 +372,7 @@ class DecisionJoin:
         return sf.when(self._temporary("named name").isNotNull(), kind).otherwise(kind + form.otherwise(0))
 
     def _candidate_range(self) -> Column:
-        """Returns position and number of the candidates, combined as in `choice`; null if each kind of broker id has one candidate."""
+        """Returns the position of the first candidate and the number of candidates, as in `choice`; null if each kind of id has one candidate."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         has_ties = self._temporary("named name").isNull() | self._temporary("named choice").isNotNull()

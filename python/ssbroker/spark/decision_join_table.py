@@ -60,8 +60,8 @@ class DecisionJoinTable:
         databases: The names of the databases; their positions are the numbers of the sources. The next number stands
             for messages from other instances.
         named: A row for each source and listed service name. `outcome` and `reason` are the codes that all its decisions share, or null.
-        unnamed: The arrays for all other names, for each source. For sources in `reads_names`, they
-            contain the kinds for each form of names in turn (see `_Completion`).
+        unnamed: The arrays for all other names, for each source. For sources in `reads_names`, they contain the kinds
+            for each form of names in turn (see `_Completion`).
         replies: A row for each service name of this instance, for replies from other instances; None if no database has a broker id.
         dropped_reply: The decision code of replies that match no row of `replies`.
         database_ids: The broker ids of the databases.

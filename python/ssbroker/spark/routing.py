@@ -69,7 +69,7 @@ def route(
     """Adds the routing decision to each conversation; the decisions are those of `Router.route`, row for row.
 
     Columns and options are checked before a job starts. An invalid value fails the job with an exception that contains
-    the error message, which names the column and the value. With `engine="native"`, a job that selects only outcome,
+    the error message, which names the column and the value. With the engine `native`, a job that selects only outcome,
     reason and step checks only the input columns on which these three depend. Streams are also supported: every
     micro-batch is routed with the same catalog and the same `now`.
 
