@@ -322,7 +322,7 @@ class Router:
                 is missing or has the wrong type.
             InputError: A value is invalid; the error names column, row and value. The invalid batch does not advance the rotation of
                 `round_robin`, but earlier batches of the same table or stream do.
-            OptionError: `now` is not a datetime, or `errors` is neither `raise` nor `reject`.
+            OptionError: `now` is not a datetime with a time zone, or `errors` is neither `raise` nor `reject`.
 
         Examples:
             >>> from ssbroker import Catalog, Router, schemas
@@ -375,7 +375,7 @@ class Router:
         Raises:
             SchemaError: As for `route`, or the rows already have a column with the name of a decision column.
             InputError: A value is invalid; the error names column, row and value.
-            OptionError: `now` is not a datetime, or `errors` is neither `raise` nor `reject`.
+            OptionError: `now` is not a datetime with a time zone, or `errors` is neither `raise` nor `reject`.
 
         Examples:
             >>> from ssbroker import Catalog, Router, schemas
@@ -445,7 +445,7 @@ class Router:
             The table (`schemas.DECISION_TABLE`), sorted.
 
         Raises:
-            OptionError: `tie_break` is `round_robin`, or `now` is not a datetime.
+            OptionError: `tie_break` is `round_robin`, or `now` is not a datetime with a time zone.
 
         Examples:
             >>> from ssbroker import Catalog, Router, schemas
@@ -488,7 +488,7 @@ class Router:
             UnknownDatabaseError: `database` is not in the catalog.
             InputError: A name is not valid UTF-8 text.
             SchemaError: An argument has the wrong type.
-            OptionError: `now` is not a datetime.
+            OptionError: `now` is not a datetime with a time zone.
 
         Examples:
             >>> from ssbroker import Catalog, Router, schemas

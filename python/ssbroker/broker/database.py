@@ -118,7 +118,7 @@ class Database:
         self._context.file.copy_to(path_argument(path, name="path"))
 
     def set_broker(self, option: BrokerOption) -> None:
-        """Enables, disables or resets the broker of the database.
+        """Enables, disables or resets the broker of the database. Every option except `DISABLE_BROKER` enables it.
 
         Args:
             option: `ENABLE_BROKER` and `DISABLE_BROKER` keep the broker id and the conversations. `NEW_BROKER` sets a new broker id and

@@ -659,7 +659,7 @@ class Instance:
             The next known time, in UTC, at which work is due; None if no such time is known.
 
         Raises:
-            OptionError: `now` is not a datetime.
+            OptionError: `now` is not a datetime with a time zone.
 
         Examples:
             >>> import tempfile

@@ -188,9 +188,8 @@ class WorkQueue:
         Raises:
             SchemaError: Without a codec, `body` is not bytes; or `transaction` is not a `Transaction`.
             OptionError: `body` cannot be encoded, or `transaction` belongs to another database.
-            LockTimeoutError: As for `put`, if this task is in the block of a transaction of the same database.
+            LockTimeoutError: As for `put`.
             BrokerError: The message cannot be sent; see its `number`.
-            LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:
             >>> import asyncio, tempfile

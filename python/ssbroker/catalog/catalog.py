@@ -449,7 +449,7 @@ class Catalog:
 
         Raises:
             DdlError: A route is not valid in CREATE ROUTE; the error names the route and has Service Broker's error number.
-            OptionError: `now` is not a datetime.
+            OptionError: `now` is not a datetime with a time zone.
 
         Examples:
             >>> from ssbroker import Catalog

@@ -215,7 +215,8 @@ class CsvInput:
                 block_size=block_bytes,
                 encoding=self._layout.encoding.removesuffix("-sig"),
                 skip_rows_after_names=int(self._layout.has_dashes),
-                use_threads=block_bytes == _CSV_BLOCK_BYTES,  # threads read blocks ahead: too much memory for large ones
+                # Threads read blocks ahead, which would take too much memory if the blocks are large.
+                use_threads=block_bytes == _CSV_BLOCK_BYTES,
             ),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=self._layout.delimiter, newlines_in_values=True, invalid_row_handler=_skip_row_count

@@ -364,7 +364,7 @@ def compare(
     Raises:
         SchemaError: `before` or `after` is neither a fleet nor a catalog, or a column is missing or has an unsupported type.
         InputError: The traffic contains an invalid value.
-        OptionError: An option is invalid, or a time is not a datetime.
+        OptionError: An option is invalid, or a time is not a datetime with a time zone.
 
     Examples:
         >>> import pyarrow as pa
@@ -406,7 +406,7 @@ class Comparer:
 
     Raises:
         SchemaError: `before` or `after` is neither a fleet nor a catalog.
-        OptionError: An option is invalid, or a time is not a datetime.
+        OptionError: An option is invalid, or a time is not a datetime with a time zone.
 
     Examples:
         >>> from ssbroker.diagnose import Comparer

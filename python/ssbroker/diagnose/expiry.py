@@ -56,7 +56,7 @@ def expiries(
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is not a datetime, `limit` is not an integer from 0 to 2**31 - 1, or `pending_request` is unknown.
+        OptionError: `at` is not a datetime with a time zone, `limit` is not an integer from 0 to 2**31 - 1, or `pending_request` is unknown.
 
     Examples:
         >>> from datetime import datetime, UTC

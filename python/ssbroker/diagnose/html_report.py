@@ -88,7 +88,7 @@ def html_report(
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog, or a column of `traffic` is missing.
         InputError: `traffic` contains an unknown outcome.
-        OptionError: `at` is not a datetime.
+        OptionError: `at` is not a datetime with a time zone.
 
     Examples:
         >>> from ssbroker.diagnose import html_report

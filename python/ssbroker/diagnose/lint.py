@@ -84,7 +84,7 @@ def lint(
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is not a datetime, `expires_within` is not a non-negative timedelta, or `ignore` has an unknown code.
+        OptionError: `at` is not a datetime with a time zone, `expires_within` is not a non-negative timedelta, or `ignore` has an unknown code.
 
     Examples:
         >>> from ssbroker import Catalog

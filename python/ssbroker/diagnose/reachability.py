@@ -73,7 +73,7 @@ def reachability(
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is not a datetime, or `services` is not a sequence of strings.
+        OptionError: `at` is not a datetime with a time zone, or `services` is not a sequence of strings.
 
     Examples:
         >>> import pyarrow as pa

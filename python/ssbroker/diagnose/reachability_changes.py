@@ -59,7 +59,7 @@ def reachability_changes(
 
     Raises:
         SchemaError: `before` or `after` is neither a fleet nor a catalog.
-        OptionError: A time is not a datetime.
+        OptionError: A time is not a datetime with a time zone.
 
     Examples:
         >>> import pyarrow as pa

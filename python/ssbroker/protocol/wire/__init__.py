@@ -7,7 +7,7 @@ Each end of a connection has one `Link`, created when TLS is established. The ow
     for event in link.receive(data, now=now): ...                 handle the events that bytes from the peer cause
     link.send(rows)                                               queue rows of `frames.WIRE`
     link.next_timeout(), link.handle_timeout(now=now)             deadlines, PING, idleness
-    link.leave(Reason.STOPPING)                                   send GOODBYE after the queued rows
+    link.leave(GoodbyeReason.STOPPING, now=now)                   send GOODBYE after the queued rows
     link.is_closed                                                nothing more is received or sent: close the socket
 
 Times are in microseconds. A `PeerError` means that the peer is at fault, a `ProtocolError` that the caller is.
