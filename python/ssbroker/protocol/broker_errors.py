@@ -55,7 +55,7 @@ ERROR_TEXTS: Final[dict[int, str]] = {
     11217: "the message is out of sequence",
     11218: "duplicate message",
     11219: "the queue {queue!r} is disabled",
-    11220: "the broker id of the message is not that of this database",
+    11220: "the broker id of the message does not match the conversation",
     11224: "another copy of the service has already answered this conversation",
     15151: "the {kind} {name!r} does not exist",
     11222: "the services or the contract do not match the conversation",
