@@ -11,7 +11,7 @@ PIP_INSTALL := $(PYTHON_OF_VENV) -m pip install --quiet --disable-pip-version-ch
 IN_VENV := PATH="$(abspath $(VENV))/bin:$$PATH" PYSPARK_PYTHON=$(PYTHON_OF_VENV)
 
 # The tests run in parallel processes, each with its own Spark; tests/conftest.py decides how many.
-WORKERS := --numprocesses=auto --dist=worksteal
+WORKERS := --numprocesses=auto --no-loadscope-reorder
 
 # The wheel has its own build folder: cargo would mix up the sources with those of the unpacked sdist.
 WHEEL_TARGET := $(abspath target)/wheel

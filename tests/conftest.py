@@ -13,8 +13,10 @@ from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
 from tests import java
+from tests.distribution import SharedSparkScheduling, rank
 
 # `fast` is the default; SSBROKER_HYPOTHESIS=slow searches longer. No deadline: how long an example takes depends on the machine. Derandomized:
 # a run that was green stays green.
@@ -31,25 +33,15 @@ PROCESS_BYTES: Final = 3 << 30
 def pytest_xdist_auto_num_workers() -> int:
     """Returns the number of processes: more than there are cores, because tests often wait for disks, timers and Spark."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(2 * (os.cpu_count() or 1) + 1, memory // PROCESS_BYTES, 6))
+    return max(1, min(2 * (os.cpu_count() or 1), memory // PROCESS_BYTES, 6))
 
 
-LONGEST_FIRST: Final = (
-    "tests/docs/test_documents.py",
-    "tests/docs/test_docstrings.py",
-    "tests/spark",
-    "tests/cli",
-    "tests/system",
-)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedSparkScheduling:
+    return SharedSparkScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Moves the longest tests to the front, so that none of them runs alone at the end."""
-    items.sort(
-        key=lambda item: next(
-            (rank for rank, name in enumerate(LONGEST_FIRST) if item.nodeid.startswith(name)), len(LONGEST_FIRST)
-        )
-    )
+    items.sort(key=lambda item: rank(item.nodeid))
 
 
 def pytest_collection_finish() -> None:
