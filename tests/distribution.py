@@ -27,7 +27,7 @@ LONGEST_FIRST: Final = (
 )
 
 
-class SharedSparkScheduling(LoadScopeScheduling):
+class SharedSparkScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     """Gives each process the tests of one file after the other, or those of one function if they are long."""
 
     def _split_scope(self, nodeid: str) -> str:
