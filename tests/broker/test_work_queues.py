@@ -836,7 +836,10 @@ def test_the_queue_of_another_service_does_not_become_a_work_queue(instance: Ins
 def test_failed_messages_are_not_moved_to_a_work_queue_by_chance(instance: Instance) -> None:
     """Its workers would process them as messages of their own; a queue that is named is meant."""
     other = instance.queue("Jobs_failed")
-    with pytest.raises(BrokerError, match=r"Jobs_failed\], which has the service 'Jobs_failed': its workers would"):
+    with pytest.raises(
+        BrokerError,
+        match=r"Jobs_failed\], which has the service 'Jobs_failed': programs that receive from this queue would",
+    ):
         instance.queue("Jobs", on_poison="move")
     with pytest.raises(BrokerError, match="15151"):
         instance.queue("Jobs", create=False)
