@@ -92,7 +92,11 @@ def summarize(decisions: Rows) -> RoutingSummary:
     table = as_table(decisions, name="decisions")
     for name in _COLUMNS:
         if name not in table.column_names:
-            error = SchemaError(f"{name}: the column is missing; expected text", column=name, expected="text")
+            error = SchemaError(
+                f"{name}: the column is missing; expected text, as in the result of Router.with_decisions",
+                column=name,
+                expected="text",
+            )
             raise missing_column_error(error, table, expected=_COLUMNS)
     labels = table_without_views(table.select(list(_COLUMNS)))
     texts: dict[str, Any] = {name: labels[name].cast(pa.string()) for name in _COLUMNS}

@@ -86,5 +86,5 @@ def test_a_row_that_needs_a_conversation_id_is_named_with_its_row_in_the_file(
     arguments = ["route", script, "--conversations", given, "-o", tmp_path / "out.csv"]
     result = run(*arguments)
     assert result.status == 2
-    assert "because row 70000 has several equal candidates, or --tie-break first; the input has" in result.err
+    assert "or --tie-break first, because row 70000 has several equal candidates; the input has" in result.err
     assert run(*arguments, "--tie-break", "first").status == 0

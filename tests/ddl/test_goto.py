@@ -55,7 +55,9 @@ def test_a_jump_into_a_block_is_refused() -> None:
 def test_jumps_are_limited() -> None:
     error = refused("USE Sales", "Again:", "GOTO Again")
     assert error.line == 3
-    assert "GOTO is executed more than 1,000 times in this batch" in str(error)
+    assert "this batch executed GOTO more than 1,000 times, which is the limit; check it for an endless loop" in str(
+        error
+    )
 
 
 def test_an_undecided_goto_is_not_executed() -> None:

@@ -268,7 +268,9 @@ def test_reassembly_takes_frames_and_lists_and_asks_for_similar_columns() -> Non
     for given in (fragments.to_pylist(), pl.DataFrame(fragments), fragments.to_pandas(), duckdb.from_arrow(fragments)):
         assert ssbroker.reassemble(given).messages.to_pylist() == expected_messages
     renamed = [{("body" if name == "message_body" else name): value for name, value in messages[0].items()}]
-    with pytest.raises(ssbroker.SchemaError, match=r'message_body: .*the input has the columns .*; if "body" is meant, rename it'):
+    with pytest.raises(
+        ssbroker.SchemaError, match=r'message_body: .*the input has the columns .*; if "body" is meant, rename it'
+    ):
         ssbroker.fragment(renamed, max_fragment_bytes=5)
 
 

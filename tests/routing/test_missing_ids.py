@@ -33,8 +33,8 @@ def test_the_error_names_the_first_row_with_several_candidates_and_both_remedies
     with pytest.raises(ssbroker.SchemaError) as caught:
         Router(CATALOG).route(batch, now=NOW)
     assert str(caught.value) == (
-        "conversation_id: the column is missing; expected a conversation id for each row, because row "
-        f'{row} has several equal candidates, or a router with tie_break="first"; '
+        'conversation_id: the column is missing; expected a conversation id for each row, or a router with tie_break="first", '
+        f"because row {row} has several equal candidates; "
         'the input has the columns "database", "to_service_name", "to_broker_instance"'
     )
     assert Router(CATALOG, tie_break="first").route(batch, now=NOW)["route_id"][row].as_py() == 65536

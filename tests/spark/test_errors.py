@@ -73,7 +73,11 @@ KEYS = "conversation_id binary, to_service_name string"
         (f"{KEYS}, is_initiator int", ONE_DATABASE, ["is_initiator", "expected boolean, got int"]),
         (f"{KEYS}, reason string", ONE_DATABASE, ["reason", "rename or drop"]),
         (f"{KEYS}, Outcome int", ONE_DATABASE, ["Outcome", "rename or drop"]),
-        (f"{KEYS}, To_Service_Name int", ONE_DATABASE, ["to_service_name", "'To_Service_Name'", "which this Spark session ignores"]),
+        (
+            f"{KEYS}, To_Service_Name int",
+            ONE_DATABASE,
+            ["to_service_name", "'To_Service_Name'", "which this Spark session ignores"],
+        ),
         (f"{KEYS}, `ssbroker text` string", ONE_DATABASE, ["ssbroker text", "rename or drop"]),
         (f"{KEYS}, Is_Initiator boolean", ONE_DATABASE, ["is_initiator", 'exactly this name, got "Is_Initiator"']),
     ],

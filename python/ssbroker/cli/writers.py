@@ -126,7 +126,7 @@ class ParquetWriter:
 
 
 class ArrowWriter:
-    """Arrow IPC; dictionaries are written as plain values, because a file may contain only one dictionary per column."""
+    """Arrow IPC; dictionary-encoded columns are written as plain values, because a file may contain only one dictionary per column."""
 
     size_factor = 1
 

@@ -581,7 +581,9 @@ def _jump(parsed: ParsedStatement, label: str, frame: _Frame) -> _JumpError:
     """Returns the jump of a GOTO; raises RefusalError if the batch has executed too many jumps."""
     frame.jumps += 1
     if frame.jumps > _JUMPS_MAX:
-        raise RefusalError(f"GOTO is executed more than {_JUMPS_MAX:,} times in this batch")
+        raise RefusalError(
+            f"this batch executed GOTO more than {_JUMPS_MAX:,} times, which is the limit; check it for an endless loop"
+        )
     return _JumpError(parsed, label)
 
 

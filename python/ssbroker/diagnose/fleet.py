@@ -235,14 +235,14 @@ class Fleet(Mapping[str, Catalog]):
         }
 
     def at(self, address: str, *, seen_from: str | None = None) -> str | None:
-        """Returns the instance that has an address.
+        """Returns the name of the instance at an address.
 
         Args:
             address: The address in normal form, `TCP://host:port`.
-            seen_from: The instance whose route has the address. For this instance, its own addresses, including `localhost`, take precedence.
+            seen_from: The instance whose route has the address. If the address, such as `localhost`, is one of its own, it is returned.
 
         Returns:
-            The name of the instance; None if no instance of the fleet has the address.
+            The name of the instance; None if no instance of the fleet has the address, or if several have it, such as `localhost`.
 
         Examples:
             >>> from ssbroker.diagnose import Fleet

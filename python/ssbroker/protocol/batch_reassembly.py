@@ -35,8 +35,8 @@ class ReassemblyPush:
     Attributes:
         messages: The messages that are complete and next in order.
         rejected: The rejected fragments.
-        dropped: The messages whose fragments were all discarded, by endpoint and number.
-        broken: The endpoints in ER for which a complete message arrived whose fragments were not kept.
+        dropped: The endpoint and number of each message whose fragments were all discarded.
+        broken: The endpoints in the state ER (error) that got a complete message whose fragments were not kept.
     """
 
     __slots__ = ("_bases", "_parts", "_reassembler", "broken", "dropped", "messages", "rejected")
@@ -133,7 +133,7 @@ class AssemblyResult:
         to_store: The fragments to store.
         rejected: The refused fragments and the reasons.
         dropped: The messages that do not match their digest, by endpoint and number; their fragments were discarded (P23).
-        broken: The endpoints in ER for which a complete message arrived whose fragments were not kept.
+        broken: The endpoints in the state ER (error) that got a complete message whose fragments were not kept.
     """
 
     messages: pa.Table

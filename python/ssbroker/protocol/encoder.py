@@ -36,7 +36,7 @@ _SIGNED: Final = pa.schema([field for field in ENVELOPE if field.name != _SIGNAT
 
 
 def encode_unsecured(batch: FragmentBatch) -> pa.Table:
-    """Encodes fragments of conversations without keys; the first fragment of each conversation carries the due acknowledgement (P15)."""
+    """Encodes fragments of conversations without keys; the first fragment of each conversation carries the acknowledgement, if one is due (P15)."""
     count = batch.rows.num_rows
     acked: list[int | None] = [None] * count
     acked_ahead: list[bytes | None] = [None] * count
@@ -94,7 +94,7 @@ class Encoder:
         self._security = Protection.SEALED if integrity == "strict" else Protection.SIGNED
 
     def fragments(self, batch: FragmentBatch | FastOutbound) -> pa.Table:
-        """Encodes fragments; the first fragment of each dialog carries the due acknowledgement (P15)."""
+        """Encodes fragments; the first fragment of each dialog carries the acknowledgement, if one is due (P15)."""
         if isinstance(batch, FastOutbound):
             return encode_fast(batch)
         if not batch.turns:
@@ -251,7 +251,7 @@ def _reply_row(asked: EnvelopeRow) -> EnvelopeRow:
 
 
 def encode_fast(batch: FastOutbound) -> pa.Table:
-    """Encodes whole messages as envelope rows; the first row of each conversation carries the due acknowledgement (P15)."""
+    """Encodes whole messages as envelope rows; the first row of each conversation carries the acknowledgement, if one is due (P15)."""
     senders = []
     for turn, waiting, going in batch.runs:
         dialog, endpoint, acknowledgement = turn.dialog, turn.dialog.endpoint, None

@@ -48,8 +48,8 @@ def _reject_ties(catalog: Catalog, *, now: datetime, pending_request: PendingReq
         services: list[Any] = table.filter(is_tie)["to_service_name"].to_pylist()
         service = next((f'the service "{name}"' for name in services if name is not None), "a service")
         expected = (
-            f"a conversation id for each row, because {service} has several equal candidates, "
-            'or the argument tie_break="first"'
+            'a conversation id for each row, or the argument tie_break="first", '
+            f"because {service} has several equal candidates"
         )
         raise SchemaError(
             f"conversation_id: the column is missing; expected {expected}", column="conversation_id", expected=expected

@@ -353,7 +353,7 @@ fn database_slot(name: &[u8]) -> usize {
 #[cold]
 fn missing_ids(row: usize) -> Error {
     let expected = format!(
-        "a conversation id for each row, because row {row} has several equal candidates, or a router with tie_break=\"first\""
+        "a conversation id for each row, or a router with tie_break=\"first\", because row {row} has several equal candidates"
     );
     Error::Schema { column: columns::CONVERSATION_ID.to_owned(), expected, actual: None }
 }

@@ -40,7 +40,7 @@ class _LimitError(Exception):
 
 
 def find_violation(validation: Validation, body: bytes | None) -> str | None:
-    """Returns why a body violates a validation; None if it is valid."""
+    """Returns why a body fails validation; None if it is valid."""
     if validation == "N":
         return None
     if validation == "E":
