@@ -79,7 +79,7 @@ def test_a_batch_completes_no_more_messages_than_fit_into_memory(engine: EngineF
     whole = [conversation for conversation in bodies if engines.b.queue((conversation, False))]
     assert 5 <= len(whole) < 10
     (text,) = {event.text for event in engines.b.rejection_events}
-    assert text.endswith("or too many bytes of incomplete messages are waiting (max_pending_bytes)")
+    assert text.endswith("or too many bytes are waiting (max_pending_bytes)")
     assert len(engines.b.rejection_events) == 8 * (10 - len(whole))
     engines.b.receive_and_commit([row for fragments in rounds[-1] for row in fragments])
     assert [engines.b.queue((conversation, False)) for conversation in bodies] == [[body] for body in bodies.values()]

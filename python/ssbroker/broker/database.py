@@ -608,7 +608,8 @@ class Database:
     ) -> None:
         """Changes settings of a queue. Settings that are None stay unchanged.
 
-        If a queue without a procedure gets one, `activation` and `max_queue_readers` have the same defaults as in `create_queue`.
+        If a queue without a procedure gets one, `activation` and `max_queue_readers` have the same defaults as in `create_queue`, except
+        that a maximum above 0 that was set before is kept.
 
         Args:
             name: The name of the queue.

@@ -210,7 +210,7 @@ def remove_dropped(
 ) -> None:
     """Removes the files of a dropped database, unless a new database uses them already.
 
-    If the files cannot be removed now, the next CREATE DATABASE with the name of the dropped database removes them.
+    If the files cannot be removed now, the next CREATE DATABASE that uses this file name removes them.
     """
     try:
         with msdb.write() as listing:
@@ -218,7 +218,7 @@ def remove_dropped(
                 remove(path)
     except OSError as error:
         _LOGGER.warning(
-            "%s: the database was dropped, but this file could not be removed; the next CREATE DATABASE with the same name removes it: %s",
+            "%s: the database was dropped, but its files could not be removed; the next CREATE DATABASE that uses this file name removes them: %s",
             path,
             error,
         )

@@ -243,7 +243,7 @@ class InstanceTransaction:
             if is_dropped:
                 remove_dropped(self._instance, self._msdb.file, database.file.path)
         for path in self._dropped_files:
-            if is_missing(path):  # otherwise, a file has been copied there meanwhile, and the log may belong to it
+            if is_missing(path):  # otherwise, the log may belong to the file that is there
                 remove_dropped(self._instance, self._msdb.file, path, remove=remove_log)
 
     def _checkpoint(self, database: DatabaseContext) -> None:

@@ -112,7 +112,7 @@ def _unquoted(part: str) -> str:
 
 
 def similar_name(known: Iterable[str], name: str) -> str:
-    """Returns the known name that equals a name in a script, if case is ignored; without such a name, returns the name itself."""
+    """Returns the known name that equals a name in a script, if case is ignored; if there is none, or more than one, returns the name itself."""
     return find_name(name, known) or name
 
 

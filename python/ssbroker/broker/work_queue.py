@@ -459,7 +459,7 @@ class WorkQueue:
     def drop(self) -> None:
         """Removes the queue and its service, with all messages that `put` has added, including those that were moved after failures.
 
-        The queue `NAME_failed`, to which failed messages are moved by default, is removed too, unless something else uses it.
+        If failed messages are moved to the queue `NAME_failed`, it is removed too, unless something else uses it.
 
         Raises:
             BrokerError: Other conversations use the service, another queue moves failed messages to this queue, or this

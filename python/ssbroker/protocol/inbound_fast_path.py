@@ -32,7 +32,7 @@ class FastInboundRun(NamedTuple):
     run: MessageRun
     body_bytes: int
     is_bound: bool
-    """Whether the messages name the target's broker id."""
+    """Whether the messages name the receiver's broker id."""
     acked: list[int]
     """The sequence numbers that the messages acknowledge; -1 for none yet."""
 

@@ -38,7 +38,8 @@ class ReadyDialogs:
         self._closed_hops = closed_hops
         self._next_hop_of: dict[EndpointKey, Hashable] = {}
         # Contains no next hop without endpoints, so that `has_open` need not look at the endpoints of a next hop.
-        # Not a plain dict: the first key of a dict from which many first keys were removed would be slow to find.
+        # The endpoints are not in a plain dict: the first key of a dict from which many first keys were removed would be
+        # slow to find.
         self._by_priority: dict[int, dict[Hashable, OrderedDict[EndpointKey, None]]] = {}
 
     def add(self, key: EndpointKey, *, priority: int) -> None:

@@ -47,7 +47,7 @@ _CORRUPT: Final = ("corrupt_fragment", "corrupt_message")
 _REJECTION_TEXTS: Final = {
     TOO_LARGE: "the message is larger than this instance accepts (max_message_bytes)",
     LIMIT_EXCEEDED: "the fragment exceeds a limit of this instance: its message is too far ahead of the next expected one, or too many "
-    "bytes of incomplete messages are waiting (max_pending_bytes)",
+    "bytes are waiting (max_pending_bytes)",
     CONFLICT: "the fragment contradicts an earlier fragment of its message",
 }
 

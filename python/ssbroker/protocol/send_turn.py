@@ -151,11 +151,11 @@ _BATCH_BYTES: Final = 128 << 10
 
 
 class TurnPacing:
-    """Adapts the number of turns taken at a time to the size of a turn's output, which is unknown beforehand.
+    """Adapts the number of turns taken at a time to the size of the turns, which is unknown beforehand.
 
     Attributes:
         batch_size: The number of dialogs that get their turn next.
-        bytes: The size of the output of all turns since `start`.
+        bytes: The recorded size of all turns since `start`.
 
     Examples:
         >>> pacing = TurnPacing()

@@ -53,7 +53,7 @@ def ranges_to_read(turn: SendTurn, max_body_bytes: int) -> list[MessageRange]:
 
 
 def _max_passing_bytes(turn: SendTurn) -> int:
-    """Returns the size of the longest message that may be interleaved with the message in progress in this turn."""
+    """Returns the size of the longest message after the message in progress that may be sent in this turn."""
     return min(turn.fragment_bytes, CACHED_BYTES_MIN) if turn.singles_only else CACHED_BYTES_MIN
 
 

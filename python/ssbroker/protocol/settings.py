@@ -45,7 +45,7 @@ class ProtocolSettings:
         acknowledgement_wait: How many microseconds an acknowledgement waits for a message that can carry it.
         max_pending_bytes: The maximum total size in bytes of one dialog's messages that wait for an earlier message;
             each fragment counts as its size plus 512 bytes. About as many bytes are reassembled at a time. The next
-            expected message may be larger: of this message, only 512 bytes for each fragment count.
+            expected message may be larger, but its fragments, counted as 512 bytes each, must not exceed this limit.
         max_message_bytes: The size of the largest message that is received; at most the size that a queue row can
             contain. A larger message, and the messages after it, are never received; their sender retries until the
             lifetime of the conversation ends. The transmission status at the sender names the reason, unless a
