@@ -277,7 +277,7 @@ class Shell:
             return
         schema = read_object(self._instance, *known[plain]).schema
         columns = [{"column": field.name, "type": _type_name(field.type)} for field in schema]
-        # Not as records, which two columns do not need.
+        # Regardless of `\x`, because two columns are easy to read as a table.
         state_tables.print_parts(self._console, [result_table(["column", "type"], columns)])
 
     def toggle_records(self, _: str) -> None:

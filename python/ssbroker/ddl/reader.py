@@ -105,7 +105,7 @@ def read(text: str, *, now: datetime, file: str | None = None, options: ScriptOp
     of the loopback interface, because a script does not know its host. A comment such as `-- ssbroker:
     addresses=TCP://host:4022` adds other addresses.
 
-    LIFETIME counts from `now`, which is UTC if it has no time zone. Errors and warnings name `file`.
+    LIFETIME counts from `now`, which must have a time zone. Errors and warnings name `file`.
 
     Raises:
         DdlError: SQL Server would refuse a statement, or a statement cannot be parsed; with file, line and error number.

@@ -13,7 +13,7 @@ from ssbroker._notebook import escaped
 from ssbroker.exceptions import InputError, SchemaError
 
 NODES_MAX: Final = 14
-"""The maximum number of services, and of destinations, with separate nodes; the others share one node."""
+"""The maximum number of nodes of services, and of destinations; if there are more names, the last node stands for the rest."""
 _WIDTH: Final = 1160
 _NODE_WIDTH: Final = 12
 _COLUMNS: Final = (320, 574, 828)

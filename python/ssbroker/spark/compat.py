@@ -26,7 +26,8 @@ class MissingSparkError(MissingDependencyError):
 def check_spark_version(feature: str = "ssbroker.spark", *, name: str = "ssbroker.spark", otherwise: str = "") -> None:
     """Raises `MissingSparkError` unless PySpark is new enough for a feature of `MINIMUMS`.
 
-    The error message says that `name` needs PySpark, and ends with `otherwise`, an alternative to installing it.
+    The error message says that `name` needs PySpark. If PySpark is too old, the message ends with `otherwise`, an
+    alternative to upgrading it.
     """
     minimum = MINIMUMS[feature].version
     try:

@@ -372,7 +372,7 @@ class DecisionJoin:
         return sf.when(self._temporary("named name").isNotNull(), kind).otherwise(kind + form.otherwise(0))
 
     def _candidate_range(self) -> Column:
-        """Returns the position of the first candidate and the number of candidates, as in `choice`; null if each kind of id has one candidate."""
+        """Returns the position of the first candidate and the number of candidates, as in `choice`; null if the name's row has no `choice`."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         has_ties = self._temporary("named name").isNull() | self._temporary("named choice").isNotNull()

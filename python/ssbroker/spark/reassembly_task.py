@@ -112,7 +112,7 @@ class _AssemblyRun:
             yield from self._to_output(INCOMPLETE, pending)
 
     def _group_ids(self, batch: pa.RecordBatch) -> ArrowColumn:
-        """Returns the group of each row: the direction if messages are in order; otherwise the message, so that none waits for another."""
+        """Returns the group of each row: its message if `by_message` is set or messages need not be in order; otherwise its direction."""
         sort_key: ArrowColumn = batch.columns[-1]
         is_message = self._task.by_message or not self._task.in_order
         return sort_key if is_message else pc.shift_right(sort_key, pa.scalar(SEQUENCE_BITS, pa.int64()))

@@ -323,7 +323,7 @@ def set_remote_certificate(connection: Connection, side: tuple[bytes, bool], fin
 
 
 def set_peer(connection: Connection, endpoint: ConversationEndpoint) -> None:
-    """Records the peer, keys and certificate of the remote endpoint, after its first message over the network."""
+    """Records that the remote endpoint was reached over the network: its peer and certificate, and the keys of both sides."""
     peer = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)
     connection.execute(_SET_PEER, (*peer, endpoint.endpoint_id))
 

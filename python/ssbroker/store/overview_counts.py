@@ -60,7 +60,7 @@ class MovedCounts(NamedTuple):
 
 
 class ConversationCounts(NamedTuple):
-    """The number of endpoints in a state, and the age of the oldest."""
+    """The number of endpoints in a state, and when the oldest was created."""
 
     state: str
     conversations: int

@@ -100,8 +100,8 @@ def route_files(
 
     Spark only distributes the row groups: the workers read, route and write the files themselves, so no rows pass
     between Python and the JVM. The driver and all workers must see the same files under the same paths. The target
-    folder is published atomically: files of failed or repeated attempts of a task, or of a job whose driver was killed,
-    never become part of it.
+    folder is published atomically: files of failed or superfluous attempts of a task, or of a job whose driver was
+    killed, never become part of it.
 
     Args:
         spark: The session, classic or Spark Connect.
@@ -121,7 +121,7 @@ def route_files(
 
     Returns:
         The files, the row count and the counts of decisions. `_manifest.json` in the target folder also states the catalog's
-            fingerprint and `now`.
+        fingerprint and `now`.
 
     Raises:
         InputError: A path in `source` does not exist, is a Hive partition or is in a Delta or Iceberg table, or a path is a URI.

@@ -134,7 +134,7 @@ def process_buckets(
 
 
 def with_metrics(rows: DataFrame, name: str | None) -> DataFrame:
-    """Observes the rows with metrics under `name`, and removes them; without a name, there are no such rows."""
+    """Observes metrics under `name`, and removes the rows of the kind `METRICS`; without a name, there are no such rows."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     if name is None:
