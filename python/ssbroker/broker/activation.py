@@ -243,7 +243,9 @@ def check_callable(procedure: object) -> None:
         )
 
 
-_NEVER_RECEIVED: Final = "28087: the reader ended without a RECEIVE from its queue; if messages remain, it is called again after 5 s"
+_NEVER_RECEIVED: Final = (
+    "28087: the reader ended without a RECEIVE from its queue; if messages remain, it is called again after 5 s"
+)
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 # Half of the maximum, so that the timeout stays valid even if the clock changes.
 _LONGEST_WAIT: Final = threading.TIMEOUT_MAX / 2
