@@ -10,8 +10,8 @@ PIP_INSTALL := $(PYTHON_OF_VENV) -m pip install --quiet --disable-pip-version-ch
 # Spark starts `python3` for its workers, so this one must be the first on the PATH.
 IN_VENV := PATH="$(abspath $(VENV))/bin:$$PATH" PYSPARK_PYTHON=$(PYTHON_OF_VENV)
 
-# The tests run in parallel processes, each with its own Spark; tests/conftest.py decides how many.
-WORKERS := --numprocesses=auto --no-loadscope-reorder
+# The tests run in parallel processes; tests/conftest.py decides how many, and tests/scheduling.py which tests run in the same one.
+WORKERS := --numprocesses=auto
 
 # The wheel has its own build folder: cargo would mix up the sources with those of the unpacked sdist.
 WHEEL_TARGET := $(abspath target)/wheel

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 
 from tests import java
-from tests.distribution import SharedSparkScheduling, rank
+from tests.scheduling import GroupScheduling, rank
 
 # `fast` is the default; SSBROKER_HYPOTHESIS=slow searches longer. No deadline: how long an example takes depends on the machine. Derandomized:
 # a run that was green stays green.
@@ -36,8 +36,9 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, min(2 * (os.cpu_count() or 1), memory // PROCESS_BYTES, 6))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedSparkScheduling:
-    return SharedSparkScheduling(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
+    config.option.loadscopereorder = False  # otherwise, xdist starts the groups with the most tests first
+    return GroupScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
