@@ -235,7 +235,7 @@ class InstanceTransaction:
         self._close_removed()
 
     def _close_removed(self) -> None:
-        """Closes the removed databases, and deletes the files of those that were dropped."""
+        """Closes the removed databases, and deletes the files of those that were dropped, or only the log if the database file is missing."""
         for database, is_dropped in self._removed:
             if not is_dropped:
                 self._checkpoint(database)

@@ -1,4 +1,4 @@
-"""Guards a connection while the application executes SQL on it: refuses statements that would break the transaction."""
+"""Guards a connection while the application executes SQL on it: refuses statements that would break the transaction or the tables of ssbroker."""
 
 from __future__ import annotations
 

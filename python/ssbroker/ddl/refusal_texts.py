@@ -40,15 +40,15 @@ def _all_named(**names: Sequence[str]) -> str:
 
 def does_not_exist(kind: str, name: str, database: str | None = None) -> str:
     """States that an object does not exist, in the database if it is given."""
-    return f"the {kind} {name!r} does not exist{_in(database)}"
+    return f"the {kind} {name!r} does not exist{_place(database)}"
 
 
 def exists(kind: str, name: str, database: str | None = None) -> str:
     """States that an object exists already, in the database if it is given."""
-    return f"the {kind} {name!r} already exists{_in(database)}"
+    return f"the {kind} {name!r} already exists{_place(database)}"
 
 
-def _in(database: str | None, preposition: str = "in") -> str:
+def _place(database: str | None, preposition: str = "in") -> str:
     return "" if database is None else f" {preposition} the database {database!r}"
 
 
@@ -178,7 +178,7 @@ def master_key_missing_for_key(database: str | None = None) -> str:
 
 def wrong_master_key_password(database: str | None = None) -> str:
     """States that a password does not open the master key of a database."""
-    return f"the password of the master key{_in(database, 'of')} is wrong"
+    return f"the password of the master key{_place(database, 'of')} is wrong"
 
 
 def master_key_in_use(certificates: Sequence[str]) -> str:

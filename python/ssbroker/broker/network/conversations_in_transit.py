@@ -1,4 +1,4 @@
-"""The conversations whose messages are being sent, and their `transmission_status`."""
+"""The conversations whose messages are being sent, their `transmission_status`, and the addresses that cannot be reached."""
 
 from __future__ import annotations
 
