@@ -31,7 +31,7 @@ class Reassembly:
     """Result of reassembling fragments.
 
     Attributes:
-        messages: The complete messages that are released (`schemas.MESSAGES`), followed by the extra columns of the fragments.
+        messages: The complete messages that are released: the columns of `schemas.MESSAGES`, followed by the extra columns of the fragments.
         rejected: Rejected fragments with the reason (`schemas.REJECTED`).
         acknowledgements: Acknowledgements for the sender of each direction (`schemas.ACKNOWLEDGEMENTS`).
 
@@ -194,7 +194,7 @@ def fragment(
             which is omitted from the result.
 
     Returns:
-        The fragments (`schemas.FRAGMENTS`), followed by the extra columns.
+        The fragments: the columns of `schemas.FRAGMENTS`, followed by the extra columns.
 
     Raises:
         OptionError: `max_fragment_bytes` or `session_keys` is invalid.

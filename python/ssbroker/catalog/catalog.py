@@ -279,17 +279,17 @@ class Catalog:
 
     @property
     def routes(self) -> pa.Table:
-        """Routes (`schemas.ROUTES`), followed by the extra columns of the input."""
+        """The routes: the columns of `schemas.ROUTES`, followed by the extra columns of the input."""
         return self._table(self._native.routes(), 0)
 
     @property
     def databases(self) -> pa.Table:
-        """Databases (`schemas.DATABASES`): the databases of the input, databases that only routes name, and `msdb`."""
+        """The databases, with the columns of `schemas.DATABASES`: the databases of the input, databases that only routes name, and `msdb`."""
         return self._table(self._native.databases(), 1)
 
     @property
     def services(self) -> pa.Table:
-        """Services (`schemas.SERVICES`), followed by the extra columns of the input."""
+        """The services: the columns of `schemas.SERVICES`, followed by the extra columns of the input."""
         return self._table(self._native.services(), 2)
 
     @property

@@ -230,7 +230,7 @@ class _Explainer:
         return fault._replace(first=first.columns)
 
     def _paths(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> Iterator[Trace]:
-        """Yields a path to each possible end of a message, with its acknowledgement; starts with the path that is taken first."""
+        """Yields the path of a message, then a path to each other end that a choice between equal routes can lead to; each path includes the path of the acknowledgement."""
         forward = self._tracer.follow(instance, lookup)
         if lookup.is_initiator:
             forward = self._tracer.with_acknowledgements(forward, from_service_name)

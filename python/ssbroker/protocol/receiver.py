@@ -94,7 +94,7 @@ class ReceivedBatch:
     too_large: set[EndpointKey] = field(default_factory=set)
 
     def add_fast(self, fast: FastInbound) -> None:
-        """Inserts the fast path's messages before the other messages, and advances the receive state of their dialogs."""
+        """Puts the messages of the fast path ahead of the other messages, and advances the receive state of the dialogs of the fast path."""
         if not fast.runs:
             return
         self.messages = (

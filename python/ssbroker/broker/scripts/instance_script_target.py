@@ -310,7 +310,7 @@ class InstanceScriptTarget:
     def _database(self, name: str, *, number: int = 911) -> DatabaseContext:
         if name in SYSTEM_DATABASES - {MSDB_NAME}:
             raise UnknownDatabaseError(
-                f"an instance has no objects in the database {name!r}; select another database with USE", value=name
+                f"{name} is a system database, in which an instance has no objects; select another database with USE", value=name
             )
         return self._existing_database(name, number=number)
 

@@ -321,7 +321,7 @@ def pack_role(broker_instance: bytes, role: MirroringRole, number: int) -> bytes
     """
     if len(broker_instance) != GUID_BYTES or role not in _ROLE_CODES or not 0 <= number <= NUMBER_MAX:
         raise ProtocolError(
-            f"ROLE_REPLY: expected a broker id, a role and its number, got {role!r:.20}, {number!r:.40}"
+            f"ROLE_REPLY: expected a broker id, a role and a role sequence number, got {broker_instance!r:.80}, {role!r:.20}, {number!r:.40}"
         )
     return _ROLE_REPLY.pack(broker_instance, _ROLE_CODES[role], number)
 
@@ -339,7 +339,7 @@ def unpack_role(body: bytes) -> tuple[bytes, MirroringRole, int]:
     broker_instance, code, number = _ROLE_REPLY.unpack(body)
     role = _ROLES.get(code)
     if role is None or number > NUMBER_MAX:
-        raise PeerError(f"ROLE_REPLY: expected a role from 0 to {max(_ROLES)} and its number, got {code}, {number}")
+        raise PeerError(f"ROLE_REPLY: expected a role from 0 to {max(_ROLES)} and a role sequence number, got {code}, {number}")
     return broker_instance, role, number
 
 

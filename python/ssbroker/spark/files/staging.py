@@ -99,7 +99,7 @@ class Staging:
             for folder, _, _ in os.walk(result):
                 _files.sync_to_disk(Path(folder))
             if self.target.exists():  # a rename would replace an empty folder
-                raise FileExistsError("another process created it in the meantime")
+                raise FileExistsError("another process has created this path")
             result.rename(self.target)
             _files.sync_to_disk(self.target.parent)
         except OSError as error:
