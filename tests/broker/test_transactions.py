@@ -280,6 +280,11 @@ def test_a_hook_that_fails_undoes_only_its_transaction(
         "CREATE INDEX ssb_mine ON invoices (number)",
         "ALTER TABLE ssb_database ADD COLUMN mine",
         "DROP TABLE IF EXISTS ssb_queued_messages",
+        "WITH old AS (SELECT 1) DELETE FROM ssb_queued_messages",
+        "with recursive n(i) as (select 1) insert or ignore into main.ssb_services (name) select i from n",
+        "WITH n AS (SELECT 1) /* mine */ UPDATE OR REPLACE 'ssb_services' SET name = 'x'",
+        "CREATE TRIGGER mine AFTER INSERT ON invoices BEGIN DELETE FROM ssb_queued_messages; END",
+        "CREATE TEMP TRIGGER IF NOT EXISTS mine AFTER INSERT ON invoices BEGIN SELECT 1; REPLACE INTO ssb_queues VALUES (1); END",
     ],
 )
 def test_statements_that_would_break_the_file_are_refused(sales: Database, sql: str) -> None:
@@ -288,6 +293,8 @@ def test_statements_that_would_break_the_file_are_refused(sales: Database, sql: 
         with pytest.raises(BrokerError, match=r"names that begin with 'ssb_', such as '(?i:ssb_)"):
             t.connection.execute(sql)
         t.connection.execute("INSERT INTO invoices SELECT queue_id FROM ssb_queues")
+        t.connection.execute("WITH ids AS (SELECT queue_id FROM ssb_queues) DELETE FROM invoices WHERE number IN ids")
+        t.connection.execute("INSERT INTO invoices VALUES ('DELETE FROM ssb_queues')")
         t.connection.execute("UPDATE invoices SET number = 'ssb_'")
     begin(sales, b"chair")
     assert contents_of(receive(sales)) == [b"chair"]

@@ -25,13 +25,20 @@ _VERSION_STATEMENT: Final = re.compile(
     rf"[\"'`\[]?(?P<name>user_version|application_id)[\"'`\]]?{_GAP}[=(]",
     re.IGNORECASE | re.DOTALL,
 )
+_OWN_NAME: Final = rf"(?:[\"'`\[]?main[\"'`\]]?{_GAP}\.{_GAP})?[\"'`\[]?(?P<name>ssb_\w+)"
 _TABLE_STATEMENT: Final = re.compile(
     rf"{_SPACE}(?:(?:INSERT|REPLACE|UPDATE|DELETE|CREATE|ALTER|DROP|OR|ABORT|FAIL|IGNORE|ROLLBACK|INTO|FROM|TEMP|TEMPORARY|VIRTUAL|"
     rf"UNIQUE|TABLE|INDEX|TRIGGER|VIEW|IF|NOT|EXISTS)\b{_GAP})+"
-    rf"(?:[\"'`\[]?main[\"'`\]]?{_GAP}\.{_GAP})?[\"'`\[]?(?P<name>ssb_\w+)",
+    rf"{_OWN_NAME}",
     re.IGNORECASE | re.DOTALL,
 )
 """Statements that write to a table whose name begins with `ssb_`, or create or drop one."""
+_NESTED_WRITE: Final = re.compile(
+    rf"{_SPACE}(?:WITH|CREATE{_GAP}(?:TEMP(?:ORARY)?{_GAP})?TRIGGER)\b.*"
+    rf"\b(?:(?:INSERT|REPLACE){_GAP}(?:OR{_GAP}\w+{_GAP})?INTO|UPDATE(?:{_GAP}OR{_GAP}\w+)?|DELETE{_GAP}FROM)\b{_GAP}{_OWN_NAME}",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Writes to such a table after common table expressions, or in the body of a trigger."""
 _QUERY_ONLY_STATEMENT: Final = re.compile(rf"{_SPACE}PRAGMA\b.*query_only", re.IGNORECASE | re.DOTALL)
 
 
@@ -76,7 +83,9 @@ class ConnectionGuard:
                 f"PRAGMA {version['name'].lower()} cannot be set, because ssbroker keeps the version of its own tables in it; "
                 "keep the version of your tables in a table"
             )
-        table = _TABLE_STATEMENT.match(sql) if "ssb_" in sql.lower() else None  # the search for "ssb_" is much faster
+        table = None
+        if "ssb_" in sql.lower():  # this search is much faster than the others
+            table = _TABLE_STATEMENT.match(sql) or _NESTED_WRITE.match(sql)
         if table is not None:
             raise BrokerError(
                 f"{sql.strip()!r:.80} is not allowed: names that begin with 'ssb_', such as {table['name']!r}, belong to ssbroker; "
