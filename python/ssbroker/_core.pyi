@@ -31,7 +31,7 @@ class Catalog:
         services: The rows of `sys.services`.
         addresses: The addresses of the instance.
         message_forwarding: Whether message forwarding is on.
-        pending_requests: The services with a pending request to the dynamic routing service.
+        pending_requests: The services with a pending request to the configuration service.
 
     Raises:
         SchemaError: A column is missing or mistyped.

@@ -23,7 +23,7 @@ _STEPS: Final = {
     1: "this service name and this broker id",
     2: "this service name, no broker id",
     3: "this service name, any broker id",
-    4: "a route to the dynamic routing service",
+    4: "a route to the configuration service",
     5: "neither service name nor broker id",
     6: "a local database has the service",
     7: "no route found",

@@ -109,13 +109,13 @@ class _FixTrial:
             is_initiator=self._conversation["is_initiator"],
             forwarding=self._details["message_forwarding"] or needs_forwarding(self._details, self._last_pass, similar),
         )
-        # With `route_requested`, the dynamic routing service will create the route.
+        # With `route_requested`, the configuration service will create the route.
         decision = explained["decision"]
         return decision["outcome"] not in STUCK or decision["reason"] == "route_requested"
 
     @cached_property
     def _routes(self) -> pa.Table:
-        """The routes that can match: routes for any service, for this service, and for the dynamic routing service."""
+        """The routes that can match: routes for any service, for this service, and for the configuration service."""
         all_rows: Any = self._catalog.native.routes()
         names, databases = all_rows["remote_service_name"], all_rows["database"]
         services = pa.array([self._conversation["to_service_name"], CONFIGURATION_SERVICE], names.type)

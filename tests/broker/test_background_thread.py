@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ssbroker.broker.worker_thread import WorkerThread
+from ssbroker.broker.background_thread import WorkerThread
 from ssbroker.exceptions import StorageError
 
 DEADLINE = 30.0

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from ssbroker.broker.delivery_schedule import DeliverySchedule, SenderId
-from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.retry_waits import Backoff
 from ssbroker.protocol.settings import SECOND
 
 ONE, TWO, OTHER = SenderId(5, 1), SenderId(5, 2), SenderId(6, 1)

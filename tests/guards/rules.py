@@ -48,7 +48,7 @@ ROUTING: Final = (
     Rule("R13", "Step 3: the conversation names no broker id, and routes have the service name and a broker id"),
     Rule(
         "R14",
-        "Step 4: if the table has a route to the dynamic routing service, this service is asked for a route, and the conversation is `DELAYED`",
+        "Step 4: if the table has a route to the configuration service, this service is asked for a route, and the conversation is `DELAYED`",
     ),
     Rule("R15", "Step 5: routes have neither a service name nor a broker id"),
     Rule(

@@ -73,7 +73,7 @@ class Find(Locate):
         return [route for route in routes if route.broker_instance == picked]
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
-        """R14: a live route to the dynamic routing service, if no request for this service is pending."""
+        """R14: a live route to the configuration service, if no request for this service is pending."""
         if not any(self.same_name(route.remote_service_name, BROKER_CONFIGURATION) for route in live):
             return False
         pending = any(self.same_name(name, conversation.to_service_name) for name in self.world.pending_requests)

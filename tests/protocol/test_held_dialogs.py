@@ -164,7 +164,7 @@ def test_rows_that_could_not_be_sent_are_due_again(engine: EngineFactory) -> Non
         table = both.b.dialogs.data_to_send(now=20 * SECOND)
         assert table is not None
         assert (table["acked_sequence_number"].to_pylist(), numbers(table.to_pylist())) == ([1], [(1, 0)])
-        both.b.dialogs.take_back(table, now=20 * SECOND)
+        both.b.dialogs.return_unsent(table, now=20 * SECOND)
     assert both.b.dialogs.next_timeout() == 0
     assert numbers(both.b.rows(20 * SECOND)) == [(1, 0)]
     assert numbers(both.b.rows(25 * SECOND)) == [(1, 0)], "after 4 s, with a jitter of 12.5 %"
@@ -181,7 +181,7 @@ def test_acknowledgements_and_errors_that_could_not_be_sent_are_due_again(engine
     table = both.b.dialogs.data_to_send(now=22 * SECOND)
     assert table is not None
     assert [is_error(row) for row in table.to_pylist()] == [False, True]
-    both.b.dialogs.take_back(table, now=22 * SECOND)
+    both.b.dialogs.return_unsent(table, now=22 * SECOND)
     assert both.b.rows(22 * SECOND) == table.to_pylist()
     assert both.b.rows(22 * SECOND) == []
 

@@ -11,7 +11,7 @@ _NOTES: Final = {
     1: "the conversation names no broker id",
     2: "no live route has exactly this service name and no broker id",
     3: "no live route has exactly this service name and a broker id",
-    4: "there is no live route to the dynamic routing service",
+    4: "there is no live route to the configuration service",
     5: "no live route omits both service name and broker id",
     6: "the conversation names no broker id",
     7: "no step found a route",

@@ -100,7 +100,7 @@ def test_a_reentered_reply_counts_as_from_outside() -> None:
 
 @pytest.mark.rule("R41", "R14")
 def test_the_second_table_may_request_a_route() -> None:
-    """If msdb has a route to the dynamic routing service."""
+    """If msdb has a route to the configuration service."""
     world = here(ROUTE_TO_SELF, route(7, A, table=MSDB), route(8, "LOCAL", service=BCN, table=MSDB), own=OWN)
     assert decide(world, "Orders") == delayed("route_requested", 4)
 

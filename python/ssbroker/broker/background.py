@@ -9,6 +9,7 @@ from typing import Final
 
 from ssbroker._arguments import EPOCH, epoch_microseconds, utc_datetime
 from ssbroker.broker.activation import Activation
+from ssbroker.broker.background_thread import WorkerThread
 from ssbroker.broker.commit_signals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import Delivery
@@ -19,9 +20,8 @@ from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_catalog import LiveCatalog
 from ssbroker.broker.live_routes import LiveRoutes
-from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
-from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.retry_waits import Backoff
 from ssbroker.protocol.settings import SECOND
 
 

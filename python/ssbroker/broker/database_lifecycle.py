@@ -163,7 +163,7 @@ def set_guid(transaction: InstanceTransaction, database: DatabaseContext, guid: 
 
 
 def _system_database_error(name: str, number: int) -> BrokerError:
-    return refusal(f"{name!r} is a system database, which cannot be detached, dropped or renamed", number)
+    return refusal(refusal_texts.system_database(name, "detached, dropped or renamed"), number)
 
 
 def _check_no_duplicate(listing: Connection, name: str, guid: bytes) -> None:

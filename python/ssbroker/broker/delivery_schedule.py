@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ssbroker.protocol.backoff import Backoff
+from ssbroker.protocol.retry_waits import Backoff
 
 
 class SenderId(NamedTuple):

@@ -585,7 +585,7 @@ class Instance:
         Args:
             tie_break: How to choose among equal candidates, as in `Router`. The rotation of `round_robin` starts again
                 when the instance changes.
-            pending_request: What to do while routing information is requested: `continue` with the remaining routing steps, or `delay`.
+            pending_request: How to route a conversation while routing information is requested for its service, as in `Router`.
 
         Returns:
             The router; the same object as before if nothing has changed.

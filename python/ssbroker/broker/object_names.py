@@ -41,7 +41,7 @@ def existing(objects: Mapping[Key, Found], key: Key, *, kind: str, database: str
 def check_not_existing(objects: Mapping[Key, object], key: Key, *, kind: str, number: int | None = None) -> None:
     """Raises an error if an object with this key exists."""
     if key in objects:
-        raise refusal(refusal_texts.exists(kind, _display_name(key)), number)
+        raise refusal(refusal_texts.already_exists(kind, _display_name(key)), number)
 
 
 def _display_name(key: object) -> str:
@@ -135,5 +135,5 @@ def check_not_similar(known: Iterable[str], name: str, *, kind: str, number: int
     found = find_name(name, known)
     if found is not None:
         if found == name:
-            raise refusal(refusal_texts.exists(kind, found), number)
-        raise refusal(f"{refusal_texts.exists(kind, found)}, and {name!r} differs from it only in case", number)
+            raise refusal(refusal_texts.already_exists(kind, found), number)
+        raise refusal(f"{refusal_texts.already_exists(kind, found)}, and {name!r} differs from it only in case", number)

@@ -40,7 +40,7 @@ def create_user(connection: Connection, objects: Objects, *, name: str) -> None:
     """Creates a user."""
     check_object_name(name)
     if name.lower() in _SYSTEM_PRINCIPAL_NAMES:
-        raise refusal(refusal_texts.exists("user", name.lower()), 15023)
+        raise refusal(refusal_texts.already_exists("user", name.lower()), 15023)
     check_not_existing(objects.security.principals, name, kind="user", number=15023)
     changes.create(connection, "ssb_principals", values={"name": name})
 

@@ -678,7 +678,7 @@ def _check_case(objects: Objects, name: str) -> None:
     schema, unqualified = queue_key(name)
     similar = similar_queue(objects, QueueName(None, schema, unqualified))
     if similar in objects.queues:
-        taken = refusal_texts.exists("queue", ".".join(similar))
+        taken = refusal_texts.already_exists("queue", ".".join(similar))
         raise refusal(f"{taken}, and {name!r} differs from it only in case; use the existing name", 2714)
 
 

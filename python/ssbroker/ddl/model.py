@@ -47,6 +47,7 @@ from ssbroker.ddl.system_objects import (
     SYSTEM_DATABASES,
     SYSTEM_MESSAGE_TYPES,
     SYSTEM_SERVICES,
+    cannot_be_created,
     canonical_name,
     name_is_taken,
 )
@@ -338,7 +339,7 @@ class InstanceModel:
             awaited.is_awaited = False
             return awaited
         if self.resolve(name) in self.databases or canonical_name(name) in SYSTEM_DATABASES:
-            raise RefusalError(already_exists(self.resolve(name)), 1801)
+            raise RefusalError(cannot_be_created(self.resolve(name)), 1801)
         self.is_complete |= all(other in SYSTEM_DATABASES for other in self.databases) and not self.dropped
         self.dropped.discard(name)
         return self._add(name)
@@ -366,7 +367,7 @@ class InstanceModel:
         """Drops a database and everything in it."""
         name = self.resolve(name)
         if name in SYSTEM_DATABASES:
-            raise RefusalError(f"{name!r} is a system database and cannot be dropped", 3708)
+            raise RefusalError(refusal_texts.system_database(name, "dropped"), 3708)
         if name == self.current:
             raise RefusalError(
                 f"the database {name!r} is in use by this script; select another database with USE", 3702
@@ -382,7 +383,7 @@ class InstanceModel:
     def rename(self, name: str, new: str) -> None:
         """Renames a database; it keeps its position in all sequences."""
         if name in SYSTEM_DATABASES:
-            raise RefusalError(f"{name!r} is a system database and cannot be renamed", 3708)
+            raise RefusalError(refusal_texts.system_database(name, "renamed"), 3708)
         if canonical_name(new) in SYSTEM_DATABASES or self.resolve(new) in self.databases.keys() - {name}:
             raise RefusalError(name_is_taken(new), 1801)
         self.databases = {new if key == name else key: one for key, one in self.databases.items()}
@@ -529,17 +530,6 @@ _BY_DATABASE: Final = (
 def _without_digits(name: str) -> str:
     """Removes digits, because numbered names, such as Shop1 and Shop2, differ on purpose."""
     return "".join(character for character in name if not character.isdigit())
-
-
-def already_exists(name: str) -> str:
-    """Returns the reason of error 1801 for CREATE DATABASE, with what to do."""
-    reason = name_is_taken(name)
-    if name in SYSTEM_DATABASES:
-        return reason
-    return (
-        f"{reason}; to run a script again, remove the statement, or guard it: "
-        f"IF DB_ID(N'{name}') IS NULL CREATE DATABASE [{name}]"
-    )
 
 
 def _names_in(objects: Mapping[Key, object], database: str) -> list[str]:
@@ -700,7 +690,7 @@ def _run_route(
         if (database, found) in instance.routes:
             if is_initial_route(statement) and instance.routes[database, found] == RouteModel("LOCAL"):
                 return INITIAL_ROUTE_EXISTS
-            raise RefusalError(f"{refusal_texts.exists('route', found, database)}{initial_route_hint(found)}")
+            raise RefusalError(f"{refusal_texts.already_exists('route', found, database)}{initial_route_hint(found)}")
         new = _route(RouteModel(""), statement.clauses, annotations, instance.now)
         instance.routes[database, statement.name] = new
         return None
@@ -776,7 +766,7 @@ def _run_queue(
     if isinstance(statement, statements.CreateQueue):
         if key in instance.queues:
             known = f"{instance.queues[key].schema}.{instance.queues[key].name}"
-            raise RefusalError(refusal_texts.exists("queue", known, key[0]), 2714)
+            raise RefusalError(refusal_texts.already_exists("queue", known, key[0]), 2714)
         _check_readers(statement.settings)
         instance.queues[key] = QueueModel(statement.queue.schema, statement.queue.name, statement.settings)
         return
@@ -831,7 +821,7 @@ def _run_service(
 def _create_service(instance: InstanceModel, statement: statements.CreateService, key: Key) -> None:
     database = key[0]
     if key in instance.services or statement.name in SYSTEM_SERVICES:
-        raise RefusalError(refusal_texts.exists("service", statement.name, database))
+        raise RefusalError(refusal_texts.already_exists("service", statement.name, database))
     queue = _queue_key(instance, statement.queue)
     _require_queue(instance, queue, statement.queue)
     for contract in statement.contracts:
@@ -873,7 +863,7 @@ def _run_message_type(
     is_system = statement.name in SYSTEM_MESSAGE_TYPES
     if isinstance(statement, statements.CreateMessageType):
         if key in instance.message_types or is_system:
-            raise RefusalError(refusal_texts.exists("message type", statement.name, database))
+            raise RefusalError(refusal_texts.already_exists("message type", statement.name, database))
         instance.message_types[key] = statement.validation
         return collection_remark(statement)
     if is_system:
@@ -905,7 +895,7 @@ def _run_contract(instance: InstanceModel, statement: statements.CreateContract 
     is_system = statement.name in SYSTEM_CONTRACTS
     if isinstance(statement, statements.CreateContract):
         if key in instance.contracts or is_system:
-            raise RefusalError(refusal_texts.exists("contract", statement.name, database))
+            raise RefusalError(refusal_texts.already_exists("contract", statement.name, database))
         for message_type, _ in statement.messages:
             is_known = (database, message_type) in instance.message_types or message_type in SYSTEM_MESSAGE_TYPES
             if not is_known and not instance.databases[database].is_assumed:
@@ -937,7 +927,7 @@ def _run_priority(
     if isinstance(statement, statements.CreatePriority):
         found = find_name(statement.name, _names_in(instance.priorities, database))
         if found is not None:
-            raise RefusalError(refusal_texts.exists("broker priority", found, database))
+            raise RefusalError(refusal_texts.already_exists("broker priority", found, database))
         key, before = (database, statement.name), PriorityModel()
     else:
         key = _find(instance, instance.priorities, database, statement.name, kind="broker priority")
@@ -968,7 +958,7 @@ def _run_security(instance: InstanceModel, statement: SecurityStatement) -> Rema
         case statements.CreateUser(name, ignored):
             known = _names_in(instance.users, database)
             if folded(name) in ("public", "dbo") or find_name(name, known) is not None:
-                raise RefusalError(refusal_texts.exists("user", name, database), 15023)
+                raise RefusalError(refusal_texts.already_exists("user", name, database), 15023)
             instance.users[database, name] = None
             return skipped_remark(ignored)
         case statements.DropUser(name):
@@ -1014,7 +1004,7 @@ def _run_binding(
     if isinstance(statement, statements.CreateBinding):
         found = find_name(statement.name, known)
         if found is not None:
-            raise RefusalError(refusal_texts.exists("remote service binding", found, database))
+            raise RefusalError(refusal_texts.already_exists("remote service binding", found, database))
         if not 0 < len(statement.service) <= SERVICE_NAME_MAX:
             raise RefusalError(
                 f"{statement.service!r:.80} is not a valid service name; expected 1 to {SERVICE_NAME_MAX} characters",
@@ -1100,7 +1090,7 @@ def _create_certificate(instance: InstanceModel, statement: statements.CreateCer
         )
     found = find_name(statement.name, _names_in(instance.certificates, database))
     if found is not None:
-        raise RefusalError(refusal_texts.exists("certificate", found, database), 15232)
+        raise RefusalError(refusal_texts.already_exists("certificate", found, database), 15232)
     owner = None if statement.owner is None else _user(instance, database, statement.owner)
     if owner == "public":
         raise RefusalError(refusal_texts.owned_by_public("certificate", statement.name))

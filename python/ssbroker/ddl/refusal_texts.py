@@ -43,7 +43,7 @@ def does_not_exist(kind: str, name: str, database: str | None = None) -> str:
     return f"the {kind} {name!r} does not exist{_place(database)}"
 
 
-def exists(kind: str, name: str, database: str | None = None) -> str:
+def already_exists(kind: str, name: str, database: str | None = None) -> str:
     """States that an object exists already, in the database if it is given."""
     return f"the {kind} {name!r} already exists{_place(database)}"
 
@@ -102,6 +102,11 @@ def user_in_use(name: str, *, services: Sequence[str], certificates: Sequence[st
     number = len(services) + len(certificates) + len(bindings)
     these, rest = ("this object", "it") if number == 1 else ("these objects", "them")
     return f"the user {name!r} {' and '.join(facts)}; first assign {these} to another user, or drop {rest}"
+
+
+def system_database(name: str, change: str) -> str:
+    """States that a system database cannot be changed in a way, such as `dropped`."""
+    return f"{name!r} is a system database, which cannot be {change}"
 
 
 def system_object(kind: str, name: str) -> str:

@@ -79,4 +79,15 @@ def name_is_taken(name: str) -> str:
     """Returns why a database cannot get a name (error 1801): a system database or another database already has it."""
     if canonical_name(name) in SYSTEM_DATABASES:
         return f"the name {name!r} is reserved for a system database; choose another one"
-    return refusal_texts.exists("database", name)
+    return refusal_texts.already_exists("database", name)
+
+
+def cannot_be_created(name: str) -> str:
+    """Returns why CREATE DATABASE is refused (error 1801), with what to do."""
+    reason = name_is_taken(name)
+    if name in SYSTEM_DATABASES:
+        return reason
+    return (
+        f"{reason}; to run a script again, remove the statement, or guard it: "
+        f"IF DB_ID(N'{name}') IS NULL CREATE DATABASE [{name}]"
+    )

@@ -13,7 +13,6 @@ import pyarrow as pa
 from ssbroker.exceptions import MalformedDataError, OptionError, ProtocolError
 from ssbroker.protocol.ack_ranges import AckRange, pack_ack_ranges
 from ssbroker.protocol.arrow_columns import concatenated
-from ssbroker.protocol.backoff import Backoff, MonotonicClock
 from ssbroker.protocol.batch_reassembly import Assembler, DirectionLoader
 from ssbroker.protocol.dialog import Dialog, ErrorNotice, make_dialog
 from ssbroker.protocol.encoder import Encoder
@@ -22,6 +21,7 @@ from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.inbound_fast_path import FastInboundFinder
 from ssbroker.protocol.ready_dialogs import ReadyDialogs
 from ssbroker.protocol.receiver import BatchReceiver, ReceivedBatch, ReceivePlan, ReceivePlanner
+from ssbroker.protocol.retry_waits import Backoff, MonotonicClock
 from ssbroker.protocol.row_events import emit_acknowledgements
 from ssbroker.protocol.row_opener import OpenedBatch, RowOpener
 from ssbroker.protocol.send_turn import SendTurn, TurnPacing
@@ -329,7 +329,7 @@ class DialogEngine:
         except BaseException:
             self._cache.restore([(turn.dialog, turn.retransmissions) for turn in turns], acknowledging, monotonic_now)
             if tables:  # earlier batches of this call
-                self.take_back(concatenated(tables), now=now)
+                self.return_unsent(concatenated(tables), now=now)
             raise
         if acknowledging or self._notices:
             tables.append(self._encoder.replies(acknowledging, self._notices))
@@ -341,7 +341,7 @@ class DialogEngine:
         emit_acknowledgements(self._log, rows, is_sent=True, now=now)
         return rows
 
-    def take_back(self, rows: pa.Table, *, now: int) -> None:
+    def return_unsent(self, rows: pa.Table, *, now: int) -> None:
         """Makes the rows that the last call of `data_to_send` returned due again, because they could not be sent.
 
         This does not lengthen the waits of P17. Fragments that earlier calls returned may be sent again, too.

@@ -12,10 +12,10 @@ import ssbroker.reassembly as cutting
 from ssbroker import _core
 from ssbroker.protocol.ack_ranges import AckRange, bit_ranges
 from ssbroker.protocol.arrow_columns import column_values, replace_columns
-from ssbroker.protocol.backoff import Backoff
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import SEQUENCE_MAX, sender_keys
 from ssbroker.protocol.large_messages import CACHED_BYTES_MIN, FragmentCache, LargeMessageQueue
+from ssbroker.protocol.retry_waits import Backoff
 from ssbroker.protocol.send_turn import FastOutbound, FastOutboundRun, FragmentBatch, SendTurn
 from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import DialogStorage, EndpointKey, MessageRange

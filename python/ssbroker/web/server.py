@@ -25,10 +25,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ssbroker._text import host_and_port
 from ssbroker.broker import fork_safety
+from ssbroker.broker.background_thread import wait_limit
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.metrics import Metrics
 from ssbroker.broker.overview import health_problems
-from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import EndpointError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
 from ssbroker.web.feed import Feed
 from ssbroker.web.observer import Observer, explain_waiting

@@ -11,7 +11,7 @@ use crate::hash::{NameHash, Seed};
 
 /// The database whose routing table is used for messages from other instances (R1).
 pub const MSDB: &[u8] = b"msdb";
-/// The dynamic routing service (R14).
+/// The configuration service (R14).
 pub const BROKER_CONFIGURATION: &[u8] = b"SQL/ServiceBroker/BrokerConfiguration";
 /// The expiry of a route without a lifetime.
 pub const NEVER: i64 = i64::MAX;
@@ -216,7 +216,7 @@ pub struct Settings {
     pub addresses: Vec<String>,
     /// Whether message forwarding is on.
     pub message_forwarding: bool,
-    /// Services with a pending request to the dynamic routing service.
+    /// Services with a pending request to the configuration service.
     pub pending_requests: Vec<String>,
 }
 

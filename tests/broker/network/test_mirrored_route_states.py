@@ -18,7 +18,7 @@ from ssbroker.broker.network.mirrored_routes import (
     MirroredRouteState,
     MirrorSide,
 )
-from ssbroker.protocol.backoff import JITTER
+from ssbroker.protocol.retry_waits import JITTER
 from ssbroker.protocol.settings import SECOND
 
 A, M = MirrorSide.ADDRESS, MirrorSide.MIRROR

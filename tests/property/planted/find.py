@@ -99,7 +99,7 @@ class NoStep4(Oracle):
 
 
 class Step4TakesExpiredRoutes(Oracle):
-    """R14: an expired route to the dynamic routing service counts."""
+    """R14: an expired route to the configuration service counts."""
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
         everything = [route for table in self.world.tables.values() for route in table]
@@ -108,7 +108,7 @@ class Step4TakesExpiredRoutes(Oracle):
 
 
 class Step4OnlyWithoutId(Oracle):
-    """R14: the route to the dynamic routing service must have no broker id."""
+    """R14: the route to the configuration service must have no broker id."""
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
         return super().step_4(conversation, [route for route in live if route.broker_instance is None])
@@ -137,7 +137,7 @@ class Step4IgnoresTheOption(Oracle):
 
 
 class Step4WithoutARoute(Oracle):
-    """R14: with the option, a pending request delays even without a route to the dynamic routing service."""
+    """R14: with the option, a pending request delays even without a route to the configuration service."""
 
     def step_4(self, conversation: Conversation, live: Sequence[Route]) -> bool:
         pending = conversation.to_service_name in self.world.pending_requests

@@ -9,10 +9,10 @@ import pytest
 
 from ssbroker.protocol import dialog as dialog_module
 from ssbroker.protocol import encoder, engine, sender, transmission
-from ssbroker.protocol.backoff import Backoff, MonotonicClock
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.engine import DialogCache, DialogEngine
 from ssbroker.protocol.envelope import EnvelopeRow
+from ssbroker.protocol.retry_waits import Backoff, MonotonicClock
 from ssbroker.protocol.row_opener import RowOpener
 from ssbroker.protocol.send_turn import FastOutbound, FragmentBatch, SendTurn
 from ssbroker.protocol.sender import Sender

@@ -216,7 +216,7 @@ class DatabaseDialogs:
         try:
             return self._assign_next_hops(rows, now=now)
         except BaseException:
-            self.engine.take_back(rows, now=now)
+            self.engine.return_unsent(rows, now=now)
             raise
 
     def _assign_next_hops(self, rows: pa.Table, *, now: int) -> list[OutboundRows]:

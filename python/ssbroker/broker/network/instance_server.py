@@ -16,6 +16,7 @@ from ssbroker._text import host_and_port
 from ssbroker._well_known import PORT, PORT_MAX
 from ssbroker.broker import async_calls
 from ssbroker.broker.background import Background
+from ssbroker.broker.background_thread import LONGEST_WAIT, WorkerThread, wait_limit
 from ssbroker.broker.commit_signals import TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.network.addresses import DialFilter, ip_of
@@ -28,7 +29,6 @@ from ssbroker.broker.network.status_file import StatusFile
 from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.views import view
-from ssbroker.broker.worker_thread import LONGEST_WAIT, WorkerThread, wait_limit
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, ProtocolError
 from ssbroker.protocol.settings import FRAGMENT_BYTES_MIN, ProtocolSettings

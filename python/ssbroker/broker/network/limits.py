@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 
 from ssbroker._arguments import integer_argument
-from ssbroker.protocol.backoff import JITTER
+from ssbroker.protocol.retry_waits import JITTER
 from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.wire.link import LinkLimits
 

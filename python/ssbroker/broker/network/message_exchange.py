@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
+from ssbroker.broker.background_thread import wait_limit
 from ssbroker.broker.commit_signals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation
@@ -35,7 +36,6 @@ from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX, Peer
 from ssbroker.broker.network.mirrored_routes import MirroredRoutes
 from ssbroker.broker.network.outbound import OutboundSender
-from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.settings import SECOND, ProtocolSettings
 from ssbroker.protocol.storage import EndpointKey

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker.broker.context import InstanceContext
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.backoff import JITTER, MonotonicClock
 from ssbroker.protocol.events import MirroredRouteStateChanged
+from ssbroker.protocol.retry_waits import JITTER, MonotonicClock
 from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.wire.frames import MirroringRole
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ssbroker._text import host_and_port
+from ssbroker.broker.background_thread import wait_limit
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.serve_lock import ServeLock
-from ssbroker.broker.worker_thread import wait_limit
 from ssbroker.catalog.instance_folder import STATUS_FILE
 from ssbroker.exceptions import StorageError
 

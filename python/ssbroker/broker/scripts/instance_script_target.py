@@ -23,13 +23,13 @@ from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import ScriptPosition
-from ssbroker.ddl.model import already_exists
 from ssbroker.ddl.script_notes import NOT_ABOUT_BROKER, OTHER_ENDPOINT, Remark, skipped_remark
 from ssbroker.ddl.statements import EndpointSettings, SecurityStatement, Statement
 from ssbroker.ddl.system_objects import (
     SYSTEM_CONTRACTS,
     SYSTEM_DATABASES,
     SYSTEM_MESSAGE_TYPES,
+    cannot_be_created,
     canonical_name,
     name_is_taken,
 )
@@ -223,7 +223,7 @@ class InstanceScriptTarget:
     def _create_database(self, statement: statements.CreateDatabase, annotations: Mapping[str, str]) -> Remark | None:
         name, files = statement.name, statement.files
         if self.resolve(name) in {*self._transaction.names, *SYSTEM_DATABASES}:
-            raise RefusalError(already_exists(self.resolve(name)), 1801)
+            raise RefusalError(cannot_be_created(self.resolve(name)), 1801)
         if not statement.is_attach:
             database = database_lifecycle.create(self._instance, self._transaction, name)
             self._set_guid(database, annotations)
@@ -310,7 +310,8 @@ class InstanceScriptTarget:
     def _database(self, name: str, *, number: int = 911) -> DatabaseContext:
         if name in SYSTEM_DATABASES - {MSDB_NAME}:
             raise UnknownDatabaseError(
-                f"{name} is a system database, in which an instance has no objects; select another database with USE", value=name
+                f"{name} is a system database, in which an instance has no objects; select another database with USE",
+                value=name,
             )
         return self._existing_database(name, number=number)
 

@@ -77,7 +77,7 @@ def _change_route(
             if route is not None and is_initial_route(statement) and _is_initial(route):
                 return INITIAL_ROUTE_EXISTS
             if route is not None:
-                raise refusal(f"{refusal_texts.exists('route', found)}{initial_route_hint(found)}")
+                raise refusal(f"{refusal_texts.already_exists('route', found)}{initial_route_hint(found)}")
             object_ddl.create_route(connection, objects, name=name, clauses=clauses, now=now)
         case statements.AlterRoute(clauses=clauses):
             name = similar_name(objects.routes, name)
@@ -133,7 +133,7 @@ def supported_validation(name: str) -> str:
 def _refuse_system_name(name: str, system: Collection[str], known: Collection[str], *, kind: str) -> None:
     """Raises an error if a new object has the name of a system object that the database does not list."""
     if name in system and name not in known:
-        raise refusal(refusal_texts.exists(kind, name))
+        raise refusal(refusal_texts.already_exists(kind, name))
 
 
 def _refuse_change(name: str, system: Collection[str], *, kind: str) -> None:

@@ -339,7 +339,9 @@ def unpack_role(body: bytes) -> tuple[bytes, MirroringRole, int]:
     broker_instance, code, number = _ROLE_REPLY.unpack(body)
     role = _ROLES.get(code)
     if role is None or number > NUMBER_MAX:
-        raise PeerError(f"ROLE_REPLY: expected a role from 0 to {max(_ROLES)} and a role sequence number, got {code}, {number}")
+        raise PeerError(
+            f"ROLE_REPLY: expected a role from 0 to {max(_ROLES)} and a role sequence number, got {code}, {number}"
+        )
     return broker_instance, role, number
 
 

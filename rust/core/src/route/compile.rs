@@ -107,7 +107,7 @@ impl RouteIndex {
         }
     }
 
-    /// Returns the last expiry of the routes to the dynamic routing service, among routes with a service name.
+    /// Returns the last expiry of the routes to the configuration service, among routes with a service name.
     fn dynamic_until(&self, positions: Range<usize>) -> i64 {
         let Some(name) = self.catalog.find_name(BROKER_CONFIGURATION) else { return i64::MIN };
         let service = |row: &u32| self.row(*row).service;

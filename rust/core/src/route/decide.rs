@@ -351,7 +351,7 @@ pub enum Reason {
     Reply,
     /// No step yields a route (R17).
     NoRoute,
-    /// Routing information was requested from the dynamic routing service (R14).
+    /// Routing information was requested from the configuration service (R14).
     RouteRequested,
     /// The chosen routes are LOCAL, and no database takes the message (R26, R7).
     ServiceNotFound,

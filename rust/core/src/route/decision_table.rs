@@ -123,7 +123,7 @@ pub(crate) struct RoutingTable {
     pub(crate) wildcards: Range<usize>,
     /// The routes with a service name.
     pub(crate) named: Range<usize>,
-    /// The last expiry of the routes to the dynamic routing service; `i64::MIN` if there are none.
+    /// The last expiry of the routes to the configuration service; `i64::MIN` if there are none.
     pub(crate) dynamic_until: i64,
     /// Whether a wildcard has the address TRANSPORT.
     pub(crate) has_transport_wildcard: bool,

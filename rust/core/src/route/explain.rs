@@ -220,7 +220,7 @@ impl StepTrace {
             4 if self.rejected.iter().any(|&(_, why)| why == Mismatch::PendingRequest) => {
                 "a request for this service is already pending"
             }
-            4 => "there is no live route to the dynamic routing service",
+            4 => "there is no live route to the configuration service",
             5 => "no live route omits both service name and broker id",
             6 => "no enabled database of the instance has a service with this name",
             _ => "no step found a route",
@@ -230,7 +230,7 @@ impl StepTrace {
     /// Completes the step that ended the search.
     pub(crate) fn finish(&mut self, index: &RouteIndex, found: Option<&Found>, now: i64) {
         self.note = match (self.step, found) {
-            (4, _) => "routing information is requested from the dynamic routing service",
+            (4, _) => "routing information is requested from the configuration service",
             (6, _) => "the instance has a service with this name, so a LOCAL route is implied",
             (7, _) => "no step found a route",
             _ => "found",
