@@ -71,7 +71,7 @@ def doctor(
 
     Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark. If the folder holds no instance, shows whether it can hold one. Otherwise, each database is read completely (PRAGMA quick_check), which takes seconds for each gigabyte; the instance can be used at the same time.
 
-    Exit status: 0 if the instance is undamaged, the folder can hold one or none is specified, 1 otherwise, 2 if an option is invalid.
+    Exit status: 0 if no folder is specified, or if the folder holds an undamaged instance or can hold one, 1 otherwise, 2 if an option is invalid.
     """
     problem = None if folder is None else _problem(folder)
     databases = None
