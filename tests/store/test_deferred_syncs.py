@@ -171,3 +171,22 @@ def test_a_durable_commit_after_a_failed_sync_writes_the_others_again(file: Data
     put(file, 2)
     assert first in {offset for offset, _ in log.writes}
     assert numbers(file) == [0, 1, 2]
+
+
+def test_commits_after_a_restart_of_the_log_are_written_again(file: DatabaseFile, log: ObservedLog) -> None:
+    """Another process restarts the log after it has synced all commits before; the next commit is at its beginning."""
+    for number in range(1, 20):
+        put(file, number, is_durable=False)
+    with closing(apsw.Connection(str(file.path))) as other:
+        assert other.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()[0][0] == 0
+        other.execute("DELETE FROM numbers WHERE number = 19")
+    log.writes = []
+    put(file, 20, is_durable=False)
+    first = next(offset for offset, length in log.writes if length > 4096)
+    log.fails = True
+    with pytest.raises(StorageError):
+        file.sync()
+    log.writes = []
+    file.sync()
+    assert first in {offset for offset, _ in log.writes}
+    assert numbers(file) == numbers_at(file.path) == [*range(19), 20]

@@ -492,7 +492,9 @@ fn sync_wal(file: *mut sqlite3_file, buffer: &mut WalBuffer, flags: c_int) -> c_
     let held = || buffer.deferred.lock().unwrap_or_else(PoisonError::into_inner);
     if buffer.is_complete && mem::take(&mut buffer.defers_sync) {
         let mut deferred = held();
-        if deferred.commits == deferred.synced {
+        // A checkpoint syncs the WAL before it is restarted, so frames of the previous WAL need not be written again.
+        let is_restarted = buffer.begin < deferred.from;
+        if deferred.commits == deferred.synced || is_restarted {
             deferred.from = buffer.begin;
         }
         deferred.to = buffer.next.unwrap_or(deferred.from);
