@@ -1,11 +1,15 @@
--- msdb, version 8
+-- msdb, version 9
 CREATE INDEX ssb_conversation_endpoints_closed ON ssb_conversation_endpoints (security_timestamp) WHERE state = 'CD';
 CREATE INDEX ssb_conversation_endpoints_group ON ssb_conversation_endpoints (conversation_group_id);
 CREATE INDEX ssb_conversation_endpoints_lifetime ON ssb_conversation_endpoints (lifetime) WHERE state <> 'CD' AND state <> 'ER';
 CREATE INDEX ssb_conversation_endpoints_timer ON ssb_conversation_endpoints (dialog_timer) WHERE dialog_timer IS NOT NULL;
 CREATE UNIQUE INDEX ssb_databases_enabled ON ssb_databases (service_broker_guid) WHERE is_broker_enabled;
 CREATE UNIQUE INDEX ssb_failures_moved ON ssb_failures (conversation_group_id) WHERE moved_to IS NOT NULL;
-CREATE INDEX ssb_queued_messages_next ON ssb_queued_messages (queue_id, status, priority DESC);
+CREATE INDEX ssb_group_leases_begin ON ssb_group_leases (2 * since - until) WHERE lease_id IS NULL AND until > 0;
+CREATE INDEX ssb_group_leases_free ON ssb_group_leases (conversation_group_id) WHERE until = 0;
+CREATE INDEX ssb_group_leases_jobs ON ssb_group_leases (until) WHERE lease_id IS NOT NULL AND until > 0;
+CREATE INDEX ssb_group_leases_waits ON ssb_group_leases (until, queue_id) WHERE lease_id IS NULL AND until > 0;
+CREATE INDEX ssb_queued_messages_next ON ssb_queued_messages (queue_id, status, is_hidden, priority DESC);
 CREATE INDEX ssb_queued_messages_order ON ssb_queued_messages (endpoint_id, status, precedence, message_sequence_number);
 CREATE INDEX ssb_transmission_queue_inbound ON ssb_transmission_queue (endpoint_id) WHERE is_inbound = 1;
 CREATE INDEX ssb_transmission_queue_order ON ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number);
@@ -140,7 +144,7 @@ CREATE TABLE "ssb_queued_messages" (
         message_type_id INTEGER NOT NULL,
         enqueue_time INTEGER,
         message_body BLOB
-    );
+    , is_hidden INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE ssb_queues (
         queue_id INTEGER PRIMARY KEY,
         schema_name TEXT NOT NULL,
@@ -225,13 +229,17 @@ CREATE TABLE ssb_writer_dialogs (
         endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
         PRIMARY KEY (writer, dialog)
     ) WITHOUT ROWID;
--- Sales, version 8
+-- Sales, version 9
 CREATE INDEX ssb_conversation_endpoints_closed ON ssb_conversation_endpoints (security_timestamp) WHERE state = 'CD';
 CREATE INDEX ssb_conversation_endpoints_group ON ssb_conversation_endpoints (conversation_group_id);
 CREATE INDEX ssb_conversation_endpoints_lifetime ON ssb_conversation_endpoints (lifetime) WHERE state <> 'CD' AND state <> 'ER';
 CREATE INDEX ssb_conversation_endpoints_timer ON ssb_conversation_endpoints (dialog_timer) WHERE dialog_timer IS NOT NULL;
 CREATE UNIQUE INDEX ssb_failures_moved ON ssb_failures (conversation_group_id) WHERE moved_to IS NOT NULL;
-CREATE INDEX ssb_queued_messages_next ON ssb_queued_messages (queue_id, status, priority DESC);
+CREATE INDEX ssb_group_leases_begin ON ssb_group_leases (2 * since - until) WHERE lease_id IS NULL AND until > 0;
+CREATE INDEX ssb_group_leases_free ON ssb_group_leases (conversation_group_id) WHERE until = 0;
+CREATE INDEX ssb_group_leases_jobs ON ssb_group_leases (until) WHERE lease_id IS NOT NULL AND until > 0;
+CREATE INDEX ssb_group_leases_waits ON ssb_group_leases (until, queue_id) WHERE lease_id IS NULL AND until > 0;
+CREATE INDEX ssb_queued_messages_next ON ssb_queued_messages (queue_id, status, is_hidden, priority DESC);
 CREATE INDEX ssb_queued_messages_order ON ssb_queued_messages (endpoint_id, status, precedence, message_sequence_number);
 CREATE INDEX ssb_transmission_queue_inbound ON ssb_transmission_queue (endpoint_id) WHERE is_inbound = 1;
 CREATE INDEX ssb_transmission_queue_order ON ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number);
@@ -353,7 +361,7 @@ CREATE TABLE "ssb_queued_messages" (
         message_type_id INTEGER NOT NULL,
         enqueue_time INTEGER,
         message_body BLOB
-    );
+    , is_hidden INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE ssb_queues (
         queue_id INTEGER PRIMARY KEY,
         schema_name TEXT NOT NULL,

@@ -23,6 +23,8 @@ RECORDED: Final = Path(__file__).parent
 VERSION: Final = len(DATABASE)
 RENAMED: Final = 5
 """The version in which the table of messages got its present name."""
+HIDDEN: Final = 9
+"""The version from which on messages that wait are hidden."""
 
 
 @pytest.fixture(params=range(1, VERSION), ids=lambda version: f"version {version}")
@@ -105,6 +107,19 @@ def test_new_columns_have_values_that_describe_old_data(folder: Path) -> None:
         assert connection.execute(sends).get == connection.execute("SELECT count(*) FROM ssb_services").get
 
 
+@pytest.mark.parametrize("version", [HIDDEN - 1], indirect=True)
+@pytest.mark.parametrize(("until", "hidden"), [(0, 0), (1 << 60, 1)])
+def test_messages_of_waiting_groups_are_hidden(folder: Path, until: int, hidden: int) -> None:
+    connection = apsw.Connection(str(folder / "Sales.sqlite"))
+    group, queue_id = connection.execute("""
+        SELECT conversation_group_id, queue_id FROM ssb_queued_messages JOIN ssb_conversation_endpoints USING (endpoint_id)
+        WHERE status = 1 LIMIT 1""").get
+    connection.execute("INSERT INTO ssb_group_leases VALUES (?, ?, NULL, NULL, 0, ?, 1, 1)", (group, queue_id, until))
+    connection.close()
+    with opened(folder) as instance, database_context(instance.database("Sales")).file.read() as migrated:
+        assert migrated.execute("SELECT count(*) FROM ssb_queued_messages WHERE is_hidden").get == hidden
+
+
 def test_queuing_orders_are_not_reused(folder: Path) -> None:
     """A stream continues after the last number that it has read."""
     with opened(folder) as instance:
@@ -157,9 +172,9 @@ def test_a_failed_migration_leaves_the_file_unchanged(folder: Path, version: int
         DatabaseFile.open(path, broken)
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == version
-    names = [name for _, name, *_ in connection.execute("PRAGMA table_info(ssb_queues)")]
-    assert "poison_queue_id" not in names
     table = "ssb_queue_messages" if version < RENAMED else "ssb_queued_messages"
+    names = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+    assert "is_hidden" not in names
     assert connection.execute(f"SELECT count(*) FROM {table}").get == 2
     connection.close()
     with opened(folder) as instance:

@@ -102,6 +102,8 @@ class ReceiveWait:
 
     def _has_ready_messages(self, connection: Connection, queue_id: int, *, now: int) -> bool:
         if self._named is None:
-            return queues.has_ready_messages(connection, queue_id, now=now)
+            return queues.has_ready_messages(connection, queue_id, now=now) or leases.has_ended_wait(
+                connection, queue_id, now=now
+            )
         conversation, group = self._named.conversation, self._named.group
         return queues.has_ready_messages_of(connection, queue_id, now=now, conversation=conversation, group=group)

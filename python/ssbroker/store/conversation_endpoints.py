@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ssbroker.store.codes import CLOSED, EARLY
+from ssbroker.store.codes import CLOSED, EARLY, READY
 from ssbroker.store.sqlite import Connection
 
 
@@ -228,6 +228,7 @@ def set_group(connection: Connection, endpoint_id: int, group: bytes) -> None:
     connection.execute(
         "UPDATE ssb_conversation_endpoints SET conversation_group_id = ? WHERE endpoint_id = ?", (group, endpoint_id)
     )
+    connection.execute(_HIDE_LIKE_GROUP, (endpoint_id, group))
 
 
 def set_timer(connection: Connection, endpoint_id: int, expiry: int | None) -> None:
@@ -267,6 +268,12 @@ _OPEN: Final = f"SELECT * FROM ssb_conversation_endpoints WHERE state <> '{CLOSE
 _SET_ENDED: Final = """
     UPDATE ssb_conversation_endpoints SET state = ?, end_dialog_sequence = ?, send_sequence = ?, dialog_timer = NULL
     WHERE endpoint_id = ?"""
+_HIDE_LIKE_GROUP: Final = f"""
+    UPDATE ssb_queued_messages AS m SET is_hidden = waits
+    FROM (SELECT EXISTS (
+        SELECT 1 FROM ssb_group_leases WHERE conversation_group_id = ?2 AND lease_id IS NULL AND until > 0
+    ) AS waits)
+    WHERE endpoint_id = ?1 AND status = {READY} AND is_hidden <> waits"""  # noqa: S608
 _SET_CLOSED: Final = """
     UPDATE ssb_conversation_endpoints SET state = ?, security_timestamp = ?, dialog_timer = NULL, transmission_status = ''
     WHERE endpoint_id = ?"""

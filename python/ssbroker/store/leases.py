@@ -49,18 +49,51 @@ def of_job(connection: Connection, group: bytes, *, now: int) -> Lease | None:
 
 
 def store(connection: Connection, lease: Lease) -> None:
-    """Inserts or replaces the lease of a conversation group."""
+    """Inserts or replaces the lease of a conversation group; a group that starts or stops waiting needs `hide` or `show`, too."""
     connection.execute("REPLACE INTO ssb_group_leases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", lease)
 
 
+def hide(connection: Connection, group: bytes) -> None:
+    """Hides the ready messages of a group that starts to wait."""
+    connection.execute(_SET_HIDDEN, (1, None, group))
+
+
+def show(connection: Connection, group: bytes, *, ready_at: int | None = None) -> None:
+    """Shows the hidden messages of a group; with `ready_at`, their age counts from this time instead of from their arrival."""
+    connection.execute(_SET_HIDDEN, (0, ready_at, group))
+
+
+def free(connection: Connection, lease: Lease, *, now: int) -> None:
+    """Ends a lease or wait, and makes the messages of the group available; keeps the numbers of attempts and failures."""
+    group = lease.conversation_group_id
+    if lease.lease_id is None:
+        show(connection, group, ready_at=min(lease.until, now))
+    if lease.attempts:
+        store(connection, lease._replace(process_id=None, until=0))
+    else:
+        remove(connection, group)
+
+
+def free_ended_waits(connection: Connection, *, now: int) -> None:
+    """Makes the messages of groups available whose wait has ended, if no other thread or process has done so yet."""
+    for lease in connection.execute(_ENDED_WAITS, (now,)).fetchall():
+        free(connection, Lease._make(lease), now=now)
+
+
 def remove(connection: Connection, group: bytes) -> None:
-    """Deletes the lease of a conversation group."""
-    connection.execute("DELETE FROM ssb_group_leases WHERE conversation_group_id = ?", (group,))
+    """Deletes the lease or wait of a conversation group, whose hidden messages become visible."""
+    if connection.execute(_REMOVE, (group,)).get:
+        show(connection, group)
 
 
 def ended(connection: Connection, *, now: int) -> list[Lease]:
-    """Returns the leases and waits that have ended but have not been freed yet."""
-    return [Lease._make(row) for row in connection.execute(_ENDED, (now,))]
+    """Returns the leases and waits that have ended but have not been freed yet, the earliest first."""
+    return sorted((Lease._make(row) for row in connection.execute(_ENDED, (now,))), key=lambda lease: lease.until)
+
+
+def has_ended_wait(connection: Connection, queue_id: int, *, now: int) -> bool:
+    """Whether a wait of a group in a queue has ended but has not been freed yet."""
+    return connection.execute(_HAS_ENDED_WAIT, (now, queue_id)).fetchone() is not None
 
 
 def remove_unused(connection: Connection) -> None:
@@ -79,14 +112,34 @@ def group_has_messages(connection: Connection, group: bytes) -> bool:
     return connection.execute(_GROUP_HAS_READY, (group,)).fetchone() is not None
 
 
+_SET_HIDDEN: Final = f"""
+    UPDATE ssb_queued_messages SET is_hidden = ?1, enqueue_time = max(enqueue_time, ifnull(?2, enqueue_time))
+    WHERE status = {READY} AND (is_hidden <> ?1 OR enqueue_time < ?2) AND endpoint_id IN (
+        SELECT endpoint_id FROM ssb_conversation_endpoints WHERE conversation_group_id = ?3
+    )"""  # noqa: S608
+_REMOVE: Final = """
+    DELETE FROM ssb_group_leases WHERE conversation_group_id = ? RETURNING lease_id IS NULL AND until > 0"""
+# Each SELECT reads one partial index. The second condition for waits holds for waits that began before the clock was set back.
+_ENDED_WAITS: Final = """
+    SELECT * FROM ssb_group_leases WHERE lease_id IS NULL AND until > 0 AND until <= ?1
+    UNION ALL SELECT * FROM ssb_group_leases WHERE lease_id IS NULL AND until > 0 AND 2 * since - until > ?1 AND +until > ?1"""
 _ENDED: Final = f"""
-    SELECT * FROM ssb_group_leases WHERE until > 0 AND NOT ({IS_HELD_SQL.format(now="?1")}) ORDER BY until"""  # noqa: S608
+    SELECT * FROM ssb_group_leases WHERE lease_id IS NOT NULL AND until > 0 AND NOT ({IS_HELD_SQL.format(now="?1")})
+    UNION ALL {_ENDED_WAITS}"""  # noqa: S608
+_HAS_ENDED_WAIT: Final = f"SELECT 1 FROM ({_ENDED_WAITS}) WHERE queue_id = ?2 LIMIT 1"  # noqa: S608
 _REMOVE_UNUSED: Final = """
     DELETE FROM ssb_group_leases WHERE until = 0 AND NOT EXISTS (
         SELECT 1 FROM ssb_conversation_endpoints AS e WHERE e.conversation_group_id = ssb_group_leases.conversation_group_id
     )"""
 _NEXT_END: Final = f"""
-    SELECT min(until) FROM ssb_group_leases WHERE (?2 IS NULL OR queue_id = ?2) AND {IS_HELD_SQL.format(now="?1")}"""  # noqa: S608
+    SELECT min(until) FROM (
+        SELECT until FROM ssb_group_leases
+        WHERE lease_id IS NOT NULL AND until > 0 AND (?2 IS NULL OR queue_id = ?2) AND {IS_HELD_SQL.format(now="?1")}
+        UNION ALL SELECT * FROM (
+            SELECT until FROM ssb_group_leases
+            WHERE lease_id IS NULL AND until > 0 AND until > ?1 AND (?2 IS NULL OR queue_id = ?2) ORDER BY until LIMIT 1
+        )
+    )"""  # noqa: S608
 _GROUP_HAS_READY: Final = f"""
     SELECT 1 FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
     WHERE e.conversation_group_id = ? AND m.status = {READY} LIMIT 1"""  # noqa: S608

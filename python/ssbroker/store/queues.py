@@ -123,11 +123,6 @@ def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
     )
 
 
-def set_ready_time(connection: Connection, group: bytes, ready_at: int) -> None:
-    """Makes the age of a conversation group's ready messages count from the end of their wait instead of from their arrival."""
-    connection.execute(_SET_READY_TIME, (ready_at, group))
-
-
 @contextmanager
 def _without_reusing_numbers(connection: Connection) -> Iterator[None]:
     """Keeps queuing orders of deleted messages from being assigned again."""
@@ -142,15 +137,13 @@ _NOT_LEASED: Final = f"""(NOT EXISTS (SELECT 1 FROM ssb_group_leases) OR NOT EXI
         SELECT 1 FROM ssb_conversation_endpoints AS leased JOIN ssb_group_leases USING (conversation_group_id)
         WHERE leased.endpoint_id = m.endpoint_id AND {leases.IS_HELD_SQL.format(now="?2")}))"""  # noqa: S608
 _HAS_READY: Final = f"""
-    SELECT 1 FROM ssb_queued_messages AS m WHERE queue_id = ?1 AND status = {READY} AND {_NOT_LEASED} LIMIT 1"""  # noqa: S608
+    SELECT 1 FROM ssb_queued_messages AS m
+    WHERE queue_id = ?1 AND status = {READY} AND is_hidden = 0 AND {_NOT_LEASED} LIMIT 1"""  # noqa: S608
 _HAS_READY_OF: Final = f"""
     SELECT 1 FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
     WHERE {{0}} = ?3 AND m.queue_id = ?1 AND m.status = {READY} AND {_NOT_LEASED} LIMIT 1"""  # noqa: S608
 _HAS_READY_OF_CONVERSATION: Final = _HAS_READY_OF.format("e.conversation_handle")
 _HAS_READY_OF_GROUP: Final = _HAS_READY_OF.format("e.conversation_group_id")
-_SET_READY_TIME: Final = f"""
-    UPDATE ssb_queued_messages SET enqueue_time = max(enqueue_time, ?) WHERE status = {READY} AND endpoint_id IN (
-        SELECT endpoint_id FROM ssb_conversation_endpoints WHERE conversation_group_id = ?)"""  # noqa: S608
 _COUNT: Final = "SELECT count(*) FROM ssb_queued_messages WHERE queue_id = ? AND status = ?"
 _HAS_SENT: Final = """
     SELECT 1 FROM ssb_queued_messages JOIN ssb_message_types USING (message_type_id)
@@ -161,7 +154,7 @@ _NEXT: Final = """
 # CROSS JOIN makes SQLite read the queue, in order, before the endpoints.
 _NEXT_ENDPOINT: Final = f"""
     SELECT e.* FROM ssb_queued_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
-    WHERE m.queue_id = ?1 AND m.status = {READY} AND {_NOT_LEASED} ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""  # noqa: S608
+    WHERE m.queue_id = ?1 AND m.status = {READY} AND m.is_hidden = 0 AND {_NOT_LEASED} ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""  # noqa: S608
 # Jumps in the index from one queue with messages to the next, instead of reading every message.
 _WITH_READY: Final = f"""
     WITH RECURSIVE nonempty (queue_id) AS (
@@ -173,7 +166,8 @@ _WITH_READY: Final = f"""
     )
     SELECT queue_id FROM nonempty
     WHERE EXISTS (
-        SELECT 1 FROM ssb_queued_messages AS m WHERE m.queue_id = nonempty.queue_id AND m.status = {READY} AND {_NOT_LEASED}
+        SELECT 1 FROM ssb_queued_messages AS m
+        WHERE m.queue_id = nonempty.queue_id AND m.status = {READY} AND m.is_hidden = 0 AND {_NOT_LEASED}
     )"""  # noqa: S608
 _READY: Final = f"""
     SELECT queuing_order, message_sequence_number, message_type_id, message_body FROM ssb_queued_messages

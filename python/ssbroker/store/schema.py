@@ -331,6 +331,22 @@ DATABASE: Final = (
     ALTER TABLE ssb_failures ADD COLUMN moved_to INTEGER;
     CREATE UNIQUE INDEX ssb_failures_moved ON ssb_failures (conversation_group_id) WHERE moved_to IS NOT NULL;
     """,
+    """
+    -- 1 for the messages that were ready when their conversation group began to wait for a retry or for its scheduled time. RECEIVE skips
+    -- them without reading them. SQLite stores 0 and 1 in the header of a record, so the column is read without the pages of the body.
+    ALTER TABLE ssb_queued_messages ADD COLUMN is_hidden INTEGER NOT NULL DEFAULT 0;
+    UPDATE ssb_queued_messages SET is_hidden = 1 WHERE status = 1 AND endpoint_id IN (
+        SELECT endpoint_id FROM ssb_group_leases JOIN ssb_conversation_endpoints USING (conversation_group_id)
+        WHERE lease_id IS NULL AND until > 0
+    );
+    DROP INDEX ssb_queued_messages_next;
+    CREATE INDEX ssb_queued_messages_next ON ssb_queued_messages (queue_id, status, is_hidden, priority DESC);
+    -- Jobs, and free groups, are few; many groups may wait. The last index finds waits that began before the clock was set back.
+    CREATE INDEX ssb_group_leases_jobs ON ssb_group_leases (until) WHERE lease_id IS NOT NULL AND until > 0;
+    CREATE INDEX ssb_group_leases_free ON ssb_group_leases (conversation_group_id) WHERE until = 0;
+    CREATE INDEX ssb_group_leases_waits ON ssb_group_leases (until, queue_id) WHERE lease_id IS NULL AND until > 0;
+    CREATE INDEX ssb_group_leases_begin ON ssb_group_leases (2 * since - until) WHERE lease_id IS NULL AND until > 0;
+    """,
 )
 """Migrations of every database file; item n migrates version n to n + 1 of `PRAGMA user_version`."""
 
@@ -363,6 +379,7 @@ MSDB: Final = (
         message_forwarding_size INTEGER NOT NULL DEFAULT 10
     );
     """,
+    "",
     "",
     "",
     "",

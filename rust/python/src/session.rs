@@ -40,7 +40,7 @@ struct FastPath<'s> {
 
 impl FastPath<'_> {
     /// Returns the request to receive everything from a queue in the default schema; `None` if there is no such queue,
-    /// it is disabled, or the clock cannot be read.
+    /// it is disabled, the clock cannot be read, or a wait has ended.
     fn request_for(
         &mut self,
         py: Python<'_>,
@@ -59,6 +59,9 @@ impl FastPath<'_> {
         };
         let now = if state.has_leases {
             let Some(now) = now.or_else(ssbroker_store::now) else { return Ok(None) };
+            if self.statements.with_gil(py, |statements| statements.has_ended_waits(now))? {
+                return Ok(None); // Python makes their messages available
+            }
             Some(now)
         } else {
             None

@@ -74,10 +74,8 @@ impl Statements {
     pub fn receive<'p>(&self, metadata: &'p MetadataSnapshot, request: ReceiveRequest) -> Result<Option<Inbox<'p>>> {
         self.ensure_transaction()?;
         let (messages, bytes) = (request.top, request.bytes_max);
-        let leased = request.now.map_or(Ok(HashSet::new()), |now| self.leased_groups(now))?;
         let inbox = Inbox::default();
-        let mut receive =
-            Receive { db: &self.db, metadata, request, messages, bytes, leased, inbox, last_in_use: None };
+        let mut receive = Receive { db: &self.db, metadata, request, messages, bytes, inbox, last_in_use: None };
         let is_found = match request.selection {
             Selection::All => receive.take_groups().map(|()| true),
             Selection::Endpoint(endpoint_id) => receive.take_conversation(endpoint_id).map(|()| true),
@@ -113,11 +111,12 @@ impl Statements {
         })?)
     }
 
-    /// Returns the conversation groups that are leased or wait for a retry.
-    fn leased_groups(&self, now: i64) -> Result<HashSet<[u8; 16]>> {
-        let mut statement = self.db.prepare_cached(LEASED)?;
-        let groups = statement.query_map(params![now], |row| row.get(0))?;
-        Ok(groups.collect::<rusqlite::Result<_>>()?)
+    /// Whether a wait for a retry or a scheduled time has ended at the time `now`, and its messages are still hidden.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn has_ended_waits(&self, now: i64) -> Result<bool> {
+        Ok(self.db.prepare_cached(ENDED_WAITS)?.exists([now])?)
     }
 
     /// Prevents the queuing order of a removed message from being reused: if it was the last queuing order, a row
@@ -165,8 +164,6 @@ struct Receive<'s, 'p> {
     messages: usize,
     /// The number of bytes that may still be taken; a single message may exceed it.
     bytes: usize,
-    /// The conversation groups that are leased, whose messages are not taken.
-    leased: HashSet<[u8; 16]>,
     inbox: Inbox<'p>,
     /// The last queuing order in use, if its message is in the inbox.
     last_in_use: Option<i64>,
@@ -371,8 +368,12 @@ impl<'p> Receive<'_, 'p> {
 
     /// Reads an endpoint; `None` if there is none or its group is leased.
     fn read_available(&self, endpoint_id: i64) -> Result<Option<Endpoint<'p>>> {
-        let endpoint = self.read_endpoint(endpoint_id)?;
-        Ok(endpoint.filter(|endpoint| !self.leased.contains(&endpoint.conversation_group_id.0)))
+        let Some(endpoint) = self.read_endpoint(endpoint_id)? else { return Ok(None) };
+        let is_leased = match self.request.now {
+            Some(now) => self.db.prepare_cached(LEASED)?.exists(params![endpoint.conversation_group_id.0, now])?,
+            None => false,
+        };
+        Ok(Some(endpoint).filter(|_| !is_leased))
     }
 
     fn read_endpoint(&self, endpoint_id: i64) -> Result<Option<Endpoint<'p>>> {
@@ -445,7 +446,8 @@ const WITHOUT_BODY: [&str; 2] = [
     "http://schemas.microsoft.com/SQL/ServiceBroker/DialogTimer",
 ];
 const HEADS: &str = "
-    SELECT endpoint_id FROM ssb_queued_messages WHERE queue_id = ?1 AND status = ?2 ORDER BY priority DESC, queuing_order";
+    SELECT endpoint_id FROM ssb_queued_messages WHERE queue_id = ?1 AND status = ?2 AND is_hidden = 0
+    ORDER BY priority DESC, queuing_order";
 const ENDPOINT: &str = "
     SELECT conversation_id, is_initiator, conversation_handle, conversation_group_id, service_id, service_contract_id, priority
     FROM ssb_conversation_endpoints WHERE endpoint_id = ?1";
@@ -470,7 +472,11 @@ const QUEUE_STATE: &str = "
 // The condition is `IS_HELD_SQL` in `leases.py`: a lease of 60 s whose start is more than 60 s in the future was taken
 // before the clock was set back.
 const LEASED: &str = "
-    SELECT conversation_group_id FROM ssb_group_leases WHERE until > ?1 AND since - (until - since) <= ?1";
+    SELECT 1 FROM ssb_group_leases WHERE conversation_group_id = ?1 AND until > ?2 AND since - (until - since) <= ?2";
+// As in `leases.py`. The second condition holds for waits that began before the clock was set back.
+const ENDED_WAITS: &str = "
+    SELECT 1 FROM ssb_group_leases WHERE lease_id IS NULL AND until > 0 AND until <= ?1
+    UNION ALL SELECT 1 FROM ssb_group_leases WHERE lease_id IS NULL AND until > 0 AND 2 * since - until > ?1 AND +until > ?1";
 const REMOVE: &str = "DELETE FROM ssb_queued_messages WHERE queuing_order = ?1 AND status = ?2";
 const REMOVE_READY: &str = "DELETE FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = ?2";
 const RETAIN: &str = "UPDATE ssb_queued_messages SET status = ?3 WHERE queuing_order = ?1 AND status = ?2";

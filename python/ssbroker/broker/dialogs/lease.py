@@ -17,7 +17,7 @@ from ssbroker.broker.object_names import plain_queue_name
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import LeaseLostError
 from ssbroker.protocol.events import JobFailed
-from ssbroker.store import conversation_endpoints, failures, leases, queues
+from ssbroker.store import conversation_endpoints, failures, leases
 from ssbroker.store.leases import Lease
 from ssbroker.store.objects import Queue
 from ssbroker.store.session import ReceivedRow
@@ -91,9 +91,8 @@ def _lease(work: Work, queue: Queue, group: bytes, *, microseconds: int, now: in
 
 def schedule(work: Work, group: bytes, queue_id: int, *, until: int) -> None:
     """Hides the messages of a new conversation group until a time."""
-    lease = Lease(group, queue_id, None, None, since=work.now(), until=until, attempts=0, failures=0)
-    leases.store(work.connection, lease)
-    work.effects.set_due(until)
+    lease = Lease(group, queue_id, None, None, since=0, until=0, attempts=0, failures=0)
+    _hide(work, lease, until=until)
 
 
 def acknowledge(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
@@ -148,7 +147,6 @@ def release_ended(work: Work, *, now: int) -> None:
     ended = leases.ended(work.connection, now=now)
     for lease in ended:
         if lease.lease_id is None:
-            queues.set_ready_time(work.connection, lease.conversation_group_id, min(lease.until, now))
             _make_available(work, lease)
             continue
         process = lease.process_id
@@ -235,15 +233,13 @@ def _lease_lost_error(lease: Lease, *, now: int) -> LeaseLostError:
 def _hide(work: Work, lease: Lease, *, until: int) -> None:
     """Ends a lease, and hides the messages of the group until a time."""
     leases.store(work.connection, lease._replace(lease_id=None, process_id=None, since=work.now(), until=until))
+    leases.hide(work.connection, lease.conversation_group_id)
     work.effects.set_due(until)
 
 
 def _make_available(work: Work, lease: Lease) -> None:
     """Makes the messages of a group available. The previous holder can still acknowledge them until another receiver takes them."""
-    if lease.attempts:
-        leases.store(work.connection, lease._replace(process_id=None, until=0))
-    else:
-        leases.remove(work.connection, lease.conversation_group_id)
+    leases.free(work.connection, lease, now=work.now())
     _announce_ready(work, lease)
 
 

@@ -17,7 +17,7 @@ from ssbroker.broker.object_names import existing, queue_key
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.broker_errors import broker_error
-from ssbroker.store import conversation_endpoints, queues
+from ssbroker.store import conversation_endpoints, leases, queues
 from ssbroker.store.objects import Queue
 from ssbroker.store.sqlite import Connection
 
@@ -60,6 +60,7 @@ def receive_request(
 def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
     """Receives the messages of one or more conversation groups, in order."""
     queue = enabled_queue(work, queue_name)
+    leases.free_ended_waits(work.connection, now=work.now())
     top, groups, conversation, group = request
     try:
         batch = work.connection.statements.receive(
@@ -99,6 +100,7 @@ def _endpoint_id(work: Work, queue: Queue, conversation: bytes) -> int:
 def next_group(work: Work, queue_name: str) -> bytes | None:
     """Returns the conversation group that RECEIVE would take next; None if there are no messages."""
     queue = enabled_queue(work, queue_name)
+    leases.free_ended_waits(work.connection, now=work.now())
     endpoint = queues.next_endpoint(work.connection, queue.queue_id, now=work.now())
     work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=endpoint is None, is_named=False))
     return None if endpoint is None else endpoint.conversation_group_id
