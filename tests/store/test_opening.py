@@ -250,7 +250,7 @@ def test_a_version_that_another_program_has_changed_is_reported(tmp_path: Path, 
     with closing(apsw.Connection(str(path))) as connection:
         connection.pragma("user_version", version)
         before = connection.execute("SELECT * FROM sqlite_schema").fetchall()
-    expected = rf"user_version is {version}, but the tables are those of version 8: another program.*user_version = 8$"
+    expected = rf"user_version is {version}, but the tables are those of version {len(DATABASE)}: another program.*user_version = {len(DATABASE)}$"
     with pytest.raises(StorageError, match=expected):
         DatabaseFile.open(path, DATABASE)
     with closing(apsw.Connection(str(path))) as connection:
