@@ -59,6 +59,13 @@ def waiting(database: Database) -> int:
     return found
 
 
+def assert_each_got_8462(*queues: tuple[Database, str]) -> None:
+    """Each queue contains the error -8462 and nothing else, and no message waits."""
+    for database, queue in queues:
+        assert [b"<Code>-8462</Code>" in row["message_body"] for row in received(database, queue)] == [True], queue
+        assert waiting(database) == 0
+
+
 @pytest.mark.rule("I5")
 def test_new_broker_ends_conversations_without_notifying_remote_endpoints(
     instance: Instance, sales: Database, shop: Database
@@ -160,6 +167,50 @@ def test_a_remote_endpoint_ahead_of_the_backup_gets_the_error(
     assert [body[body.index(b"-") :][:5] for body in errors] == [*codes]
     assert {*states(shop).values(), *states(sales).values()} == {"ER"}
     assert waiting(shop) == waiting(sales) == 0
+
+
+@pytest.mark.rule("I8")
+@pytest.mark.parametrize("restored", ["initiator", "target"])
+def test_both_ends_get_an_error_if_acknowledged_messages_were_lost(
+    instance: Instance, sales: Database, shop: Database, tmp_path: Path, restored: str
+) -> None:
+    """After a restore without an option: the remote endpoint has already deleted the lost messages."""
+    dialog = begin(shop, "//Buyer", b"one")
+    answered = uuid.UUID(bytes=received(sales, "Orders")[0]["conversation_handle"])
+    name, path = ("Shop", shop.path) if restored == "initiator" else ("Sales", sales.path)
+    sender, handle, queue = (sales, answered, "Answers") if restored == "initiator" else (shop, dialog, "Orders")
+    instance.detach_database(name)
+    copy(path, tmp_path / "backup")
+    again = instance.attach_database(name, path)
+    with sender.transaction() as t:
+        t.send(handle, b"lost")
+    assert [row["message_body"] for row in received(again, queue)] == [b"lost"]
+    instance.detach_database(name)
+    copy(tmp_path / "backup", path)
+    again = instance.attach_database(name, path)
+    with sender.transaction() as t:
+        t.send(handle, b"continued")
+    assert_each_got_8462((instance.database("Shop"), "Answers"), (instance.database("Sales"), "Orders"))
+
+
+@pytest.mark.rule("I8")
+@pytest.mark.parametrize("service", ["//Buyer", "//Shop"])
+@pytest.mark.parametrize("ends", [False, True])
+def test_both_ends_get_an_error_if_the_target_lost_the_conversation(
+    sales: Database, shop: Database, service: str, *, ends: bool
+) -> None:
+    """The initiator of //Buyer is in another database, that of //Shop in the same one; an initiator that has ended needs no error."""
+    database, queue = (shop, "Answers") if service == "//Buyer" else (sales, "Replies")
+    dialog = begin(database, service, b"one")
+    with sales.transaction() as t:
+        t.end_conversation(t.receive("Orders")["conversation_handle"][0].as_py(), cleanup=True)
+    with database.transaction() as t:
+        if ends:
+            t.end_conversation(dialog)
+        else:
+            t.send(dialog, b"two")
+    assert_each_got_8462((sales, "Orders"), *([] if ends else [(database, queue)]))
+    assert states(database).get((service, True)) == (None if ends else "ER")
 
 
 @pytest.mark.rule("I6")

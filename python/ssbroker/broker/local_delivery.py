@@ -10,18 +10,18 @@ from typing import Final
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.arrival import arrive
+from ssbroker.broker.dialogs.dialog_lifecycle import end_after_data_loss
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, header_of
 from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus
 from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_undeliverable_event
 from ssbroker.exceptions import LockTimeoutError, StorageError
-from ssbroker.protocol.broker_errors import QUEUE_DISABLED, error_text
+from ssbroker.protocol.broker_errors import QUEUE_DISABLED
 from ssbroker.store import conversation_endpoints, transmission_queue
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
-_OUT_OF_ORDER: Final = 11217
 
 _MESSAGES_MAX: Final = 2_000
 """Maximum number of messages in one transaction of the target."""
@@ -61,10 +61,16 @@ class DeliveryResult:
     outcome: DeliveryOutcome
 
     @property
-    def is_stuck(self) -> bool:
-        """Whether the target did not accept all messages, so that the sender keeps the rest."""
+    def error_number(self) -> int | None:
+        """The reason why the target did not accept all messages, so that the sender keeps the rest; None if it did."""
         end = self.batch.messages[-1].message_sequence_number + 1
-        return self.outcome.error is None and self.outcome.acknowledged < end
+        return self.outcome.error_number if self.outcome.acknowledged < end else None
+
+    @property
+    def shows_data_loss(self) -> bool:
+        """Whether the target has lost messages that it had acknowledged: it expects one that the sender no longer has."""
+        is_accepted = self.outcome.error is None and self.outcome.error_number is None
+        return is_accepted and self.outcome.acknowledged < self.batch.messages[0].message_sequence_number
 
 
 def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[DeliveryBatch], list[int]]:
@@ -130,8 +136,11 @@ def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *,
 
 def _apply_outcomes(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
     for each in delivered:
-        sender = each.batch.sender
-        if conversation_endpoints.reload(work.connection, sender) is None:
+        sender = conversation_endpoints.reload(work.connection, each.batch.sender)
+        if sender is None:
+            continue
+        if each.shows_data_loss:
+            end_after_data_loss(work, sender)
             continue
         apply_outcome(work, sender.endpoint_id, each.outcome, broker_instance=broker_instance)
         if each.outcome.error_number is None and sender.transmission_status != NO_PROBLEM:
@@ -226,9 +235,9 @@ class LocalDelivery:
         unfinished = []
         for each in delivered:
             endpoint_id = each.batch.sender.endpoint_id
-            if each.is_stuck:
-                self.problems[endpoint_id] = _why_stuck(target, each)
-            elif not each.batch.is_all and each.outcome.error is None:
+            if each.error_number is not None:
+                self.problems[endpoint_id] = _why_stuck(target, each, each.error_number)
+            elif each.shows_data_loss or (not each.batch.is_all and each.outcome.error is None):
                 unfinished.append(endpoint_id)
         delivered_ids = {each.batch.sender.endpoint_id for each in delivered}
         for batch in batches:
@@ -240,11 +249,8 @@ class LocalDelivery:
         return unfinished
 
 
-def _why_stuck(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStatus:
+def _why_stuck(target: DatabaseContext, delivered: DeliveryResult, number: int) -> TransmissionStatus:
     """Returns why the target did not accept a batch."""
-    number = delivered.outcome.error_number
-    if number is None:
-        return transmission_status.dropped_by_target(_OUT_OF_ORDER, error_text(_OUT_OF_ORDER))
     if number == QUEUE_DISABLED:
         objects = target.objects()
         service = objects.services.get(delivered.batch.header.to_service_name)
