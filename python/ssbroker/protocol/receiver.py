@@ -149,7 +149,7 @@ class BatchReceiver:
     def _with_digests(
         self, fresh: Sequence[tuple[Dialog, EnvelopeRow, bytes]], now: int, peer: bytes | None
     ) -> list[OpenedFragment]:
-        """Returns fragments with digests instead of signatures; a secured message must have a signature (P21)."""
+        """Returns fragments with digests instead of signatures; a message must have a signature (P21)."""
         parts: list[OpenedFragment] = []
         secured: dict[EndpointKey, list[tuple[OpenedFragment, EnvelopeRow]]] = {}
         for dialog, row, body in fresh:
@@ -160,11 +160,11 @@ class BatchReceiver:
             kind = (message_type, row.message_id, row.is_end, row.is_error)
             digests = (row.message_signature, row.fragment_signature)
             part = OpenedFragment(incoming, row.sequence, row.fragment, row.count, body, *digests, kind)
+            required = digests if row.security == Protection.SIGNED and row.count > 1 else digests[:1]
+            if any(signature is None or len(signature) != _DIGEST_BYTES for signature in required):
+                self._emit_corrupted(dialog, part, "a signature is missing", now, peer)
+                continue
             if dialog.inbound_cipher is not None:
-                signatures = digests if row.security == Protection.SIGNED and row.count > 1 else digests[:1]
-                if any(signature is None or len(signature) != _DIGEST_BYTES for signature in signatures):
-                    self._emit_corrupted(dialog, part, "a signature is missing", now, peer)
-                    continue
                 secured.setdefault(dialog.key, []).append((part, row))
             parts.append(part)
         by_key = {dialog.key: dialog for dialog, _, _ in fresh} if secured else {}
