@@ -82,6 +82,14 @@ def test_a_rollback_without_a_receive_does_not_count(stock: Database) -> None:
     assert is_on(stock)
 
 
+def test_a_rollback_after_get_conversation_group_does_not_count(stock: Database) -> None:
+    for _ in range(9):
+        with pytest.raises(ZeroDivisionError), stock.transaction() as t:
+            assert t.get_conversation_group(ORDERS) is not None
+            raise ZeroDivisionError
+    assert received(stock) == [b"poison"]
+
+
 def test_poison_message_handling_can_be_disabled(stock: Database) -> None:
     stock.alter_queue(ORDERS, poison_message_handling=False)
     fail(stock, times=9)

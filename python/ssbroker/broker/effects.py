@@ -22,6 +22,8 @@ class ReceiveCall(NamedTuple):
     """The endpoint of the first message if the call named a conversation or group; None if it received the next messages of the queue."""
     is_leased: bool = False
     """Whether the messages stay in the queue under a lease; then neither a commit nor a rollback shows whether they were processed."""
+    is_group_only: bool = False
+    """Whether the call was GET CONVERSATION GROUP, which takes no messages."""
     is_repeated: bool = False
     """Whether the call found no message, waited and tried again; only the last attempt is counted."""
 

@@ -32,7 +32,9 @@ Texts for users say "five".
 def received_from(effects: Effects) -> dict[int, bytes | None]:
     """Returns the queues from which a transaction received messages, each with the conversation handle of the last RECEIVE from it."""
     return {
-        each.queue_id: each.conversation_handle for each in effects.received if not each.is_empty and not each.is_leased
+        each.queue_id: each.conversation_handle
+        for each in effects.received
+        if not (each.is_empty or each.is_leased or each.is_group_only)
     }
 
 

@@ -102,7 +102,9 @@ def next_group(work: Work, queue_name: str) -> bytes | None:
     queue = enabled_queue(work, queue_name)
     leases.free_ended_waits(work.connection, now=work.now())
     endpoint = queues.next_endpoint(work.connection, queue.queue_id, now=work.now())
-    work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=endpoint is None, is_named=False))
+    work.effects.received.append(
+        ReceiveCall(queue.queue_id, is_empty=endpoint is None, is_named=False, is_group_only=True)
+    )
     return None if endpoint is None else endpoint.conversation_group_id
 
 
