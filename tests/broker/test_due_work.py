@@ -160,6 +160,20 @@ def test_the_error_waits_for_a_disabled_queue(instance: Instance, sales: Databas
     assert received_types(sales, REPLIES) == ["Error"]
 
 
+@pytest.mark.rule("P34")
+def test_messages_that_wait_for_a_disabled_queue_outlast_the_lifetime(
+    instance: Instance, sales: Database, stock: Database, clock: Clock
+) -> None:
+    """They have been acknowledged, as if they were in the queue."""
+    stock.alter_queue(ORDERS, status=False)
+    begin(sales, lifetime=10)
+    clock.advance(seconds=10)
+    instance.run_due()
+    stock.alter_queue(ORDERS, status=True)
+    instance.run_due()
+    assert received_types(stock) == ["Error", "DEFAULT"]
+
+
 def test_all_expired_conversations_end_in_several_transactions(
     instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
