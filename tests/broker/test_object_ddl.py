@@ -146,6 +146,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], int | None]] = [
     ("drop_queue", ("Orders",), {}, None),
     ("drop_queue", ("Nothing",), {}, 15151),
     ("create_service", ("//Orders",), {"queue": "Orders"}, None),
+    ("create_service", ("n\0l",), {"queue": "Orders"}, None),
     ("create_service", ("//New",), {"queue": "Nothing"}, 15151),
     ("create_service", ("//New",), {"queue": "Orders", "contracts": ["default"]}, 15151),
     ("alter_service", ("//Orders",), {"add_contracts": ["DEFAULT"]}, None),

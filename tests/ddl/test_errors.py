@@ -245,6 +245,7 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         ),
         ("CREATE ROUTE [] WITH ADDRESS = 'LOCAL'", 1038, "a name is empty"),
         (f"CREATE ROUTE {'x' * 129} WITH ADDRESS = 'LOCAL'", 103, "has more than 128 characters"),
+        ("CREATE ROUTE [a\0b] WITH ADDRESS = 'LOCAL'", None, "contains NUL, which is not a valid character"),
         (
             "CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'TCP://x'",
             None,
@@ -325,7 +326,7 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         (
             "CREATE REMOTE SERVICE BINDING B TO SERVICE '' WITH USER = U",
             8412,
-            "'' is not a valid service name; expected 1 to 256 characters",
+            "'' is not a valid service name; expected 1 to 256 characters, without NUL and unpaired surrogates",
         ),
         (
             "CREATE CERTIFICATE C WITH SUBJECT = 'C', START_DATE = '20261121', EXPIRY_DATE = '20251121'",

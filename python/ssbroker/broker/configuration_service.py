@@ -28,6 +28,7 @@ from ssbroker.broker.dynamic_routing import MissingRoute
 from ssbroker.broker.object_names import bracketed_queue_name, queue_key
 from ssbroker.catalog.table_files import FORMATS, read_table
 from ssbroker.ddl.statements import RouteClauses
+from ssbroker.ddl.token_cursor import utf16_prefix
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
 from ssbroker.protocol.broker_errors import RECEIVE_DISABLED
 from ssbroker.protocol.settings import DESCRIPTION_MAX
@@ -241,7 +242,9 @@ class ConfigurationService:
                 try:
                     t.receive(name, conversation_handle=handle)
                     # The description may contain the requested name, which can have any length.
-                    t.end_conversation(handle, error=None if error is None else (error[0], error[1][:DESCRIPTION_MAX]))
+                    t.end_conversation(
+                        handle, error=None if error is None else (error[0], utf16_prefix(error[1], DESCRIPTION_MAX))
+                    )
                 except BrokerError as failure:
                     if failure.number == RECEIVE_DISABLED:
                         raise

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.broker.keys_at_rest import KeyEncryption
 from ssbroker.broker.object_names import check_not_existing, check_object_name, existing
 from ssbroker.ddl import refusal_texts
+from ssbroker.ddl.token_cursor import is_service_name
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate
@@ -97,8 +97,8 @@ def create_binding(
     check_object_name(name)
     security = objects.security
     check_not_existing(security.bindings, name, kind="remote service binding")
-    if not 0 < len(service) <= SERVICE_NAME_MAX:
-        raise refusal(f"{service!r:.80} is not a valid service name; expected 1 to 256 characters", 8412)
+    if not is_service_name(service):
+        raise refusal(refusal_texts.invalid_service_name(service), 8412)
     other = security.by_service.get(service)
     if other is not None:
         raise refusal(refusal_texts.binding_exists(service, other.name), 9619)

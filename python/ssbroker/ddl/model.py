@@ -10,7 +10,6 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, Literal
 
 from ssbroker._text import bracketed, did_you_mean, differs_by_one_edit, most_similar, restore_spaces, string_literal
-from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.ddl import catalog_views, refusal_texts, statements
 from ssbroker.ddl.annotations import parse_broker_id, parse_lifetime, parse_list, parse_route_id
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
@@ -51,6 +50,7 @@ from ssbroker.ddl.system_objects import (
     canonical_name,
     name_is_taken,
 )
+from ssbroker.ddl.token_cursor import is_service_name
 
 FIRST_ROUTE_ID: Final = 65_536
 """The id of the first route of a database in SQL Server."""
@@ -1005,11 +1005,8 @@ def _run_binding(
         found = find_name(statement.name, known)
         if found is not None:
             raise RefusalError(refusal_texts.already_exists("remote service binding", found, database))
-        if not 0 < len(statement.service) <= SERVICE_NAME_MAX:
-            raise RefusalError(
-                f"{statement.service!r:.80} is not a valid service name; expected 1 to {SERVICE_NAME_MAX} characters",
-                8412,
-            )
+        if not is_service_name(statement.service):
+            raise RefusalError(refusal_texts.invalid_service_name(statement.service), 8412)
         for (other, name), one in instance.bindings.items():
             if other == database and one.service == statement.service:
                 raise RefusalError(refusal_texts.binding_exists(statement.service, name), 9619)

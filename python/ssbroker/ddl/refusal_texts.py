@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ssbroker._text import shortened_list
+from ssbroker._well_known import SERVICE_NAME_MAX
 
 _NAMES_MAX: Final = 10
 """The most names of one kind that a text lists."""
@@ -14,6 +15,14 @@ DBO_CAN_SEND: Final = "dbo can always send, so the permission cannot be granted,
 MASTER_KEY_PASSWORD_REQUIRED: Final = "the password of the master key must not be empty"  # noqa: S105 - not a password
 CREATE_MASTER_KEY: Final = "CREATE MASTER KEY ENCRYPTION BY PASSWORD = '...'"
 MASTER_KEY_CLOSED: Final = "the master key is not open; first use OPEN MASTER KEY DECRYPTION BY PASSWORD = '...'"
+
+
+def invalid_service_name(name: str) -> str:
+    """Returns why a conversation or a remote service binding cannot name a service like this."""
+    return (
+        f"{name!r:.80} is not a valid service name; expected 1 to {SERVICE_NAME_MAX} characters, without NUL and unpaired "
+        "surrogates"
+    )
 
 
 def named(kind: str, names: Iterable[str]) -> str:

@@ -24,7 +24,6 @@ ERROR_TEXTS: Final[dict[int, str]] = {
     8408: "the service {service!r} does not accept the contract {contract!r}; add the contract to the service, or begin the dialog with another contract",
     8410: "a timer of {timeout} s would fire after the end of the lifetime of the conversation {handle}; set a shorter timer",
     8411: "{name} is out of range: expected an integer number of seconds from 1 to 2147483647, got {value!r}",
-    8412: "{name!r:.80} is not a valid service name; expected 1 to 256 characters, without unpaired surrogates",
     8426: "the {kind} {handle} does not exist in this database",
     8427: "cannot end the conversation {handle}: its state is {state}",
     8428: "the message type {message_type!r} does not exist",

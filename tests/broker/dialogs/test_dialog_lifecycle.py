@@ -256,6 +256,7 @@ REFUSED_AT_BEGIN = [
     ({"contract": "//NoContract"}, 15151),
     ({"to_service": ""}, 8412),
     ({"to_service": "x" * 257}, 8412),
+    ({"to_service": "n\0l"}, 8412),
     ({"lifetime": 0}, 8411),
     ({"lifetime": 2**31}, 8411),
     ({"lifetime": True}, 8411),
@@ -281,7 +282,15 @@ def test_invalid_arguments_are_input_errors(sales: Database) -> None:
             t.begin_dialog(INITIATOR, TARGET, broker_instance="somewhere")
         with pytest.raises(InputError, match="dialog"):
             t.send("no handle", b"")
-        for error in ((0, "zero"), (-1, "the broker's"), (1, "x" * 3001), ("1", "text"), "text", (1,)):
+        for error in (
+            (0, "zero"),
+            (-1, "the broker's"),
+            (1, "x" * 3001),
+            (1, "😀" * 1501),
+            ("1", "text"),
+            "text",
+            (1,),
+        ):
             with pytest.raises(OptionError, match="error"):
                 t.end_conversation(dialog, error=error)  # type: ignore[arg-type]  # the error under test
         with pytest.raises(OptionError, match="cannot be used together: specify one of them"):

@@ -7,16 +7,24 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from ssbroker._arguments import guid_bytes, integer_argument, is_utf8_text
-from ssbroker._well_known import END_DIALOG, ERROR, SERVICE_NAME_MAX
+from ssbroker._arguments import guid_bytes, integer_argument
+from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.send import deliver_or_queue, refused_in_state
 from ssbroker.broker.object_names import existing
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
+from ssbroker.ddl import refusal_texts
+from ssbroker.ddl.token_cursor import is_service_name, utf16_length
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
-from ssbroker.protocol.broker_errors import ENDPOINT_GONE, ConversationError, broker_error, conversation_error
+from ssbroker.protocol.broker_errors import (
+    ENDPOINT_GONE,
+    ConversationError,
+    broker_error,
+    conversation_error,
+    refusal,
+)
 from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationInput, ConversationState, next_state
 from ssbroker.protocol.events import ConversationStep, GroupStep
 from ssbroker.protocol.settings import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
@@ -47,8 +55,8 @@ def begin(
     contract_row = existing(objects.contracts, contract, kind="contract", database=work.database)
     if not isinstance(to_service, str):
         raise SchemaError(f"to_service: expected str, got {type(to_service).__name__}", column="to_service")
-    if not 0 < len(to_service) <= SERVICE_NAME_MAX or not is_utf8_text(to_service):
-        raise broker_error(8412, name=to_service)
+    if not is_service_name(to_service):
+        raise refusal(refusal_texts.invalid_service_name(to_service), 8412)
     now = work.now()
     expires = now + seconds(LIFETIME_MAX if lifetime is None else lifetime, name="lifetime") * SECOND
     group = _group_of_new_dialog(work, service, related_conversation, related_conversation_group)
@@ -136,8 +144,11 @@ def parse_application_error(error: object) -> ConversationError | None:
     if not isinstance(error, tuple) or len(error) != len(("code", "description")) or not isinstance(error[1], str):
         raise OptionError(f"error: expected a code and a description, such as (12, 'out of stock'), got {error!r:.80}")
     code = integer_argument(error[0], name="error: the code", minimum=1, maximum=LIFETIME_MAX)
-    if len(error[1]) > DESCRIPTION_MAX:
-        raise OptionError(f"error: expected a description of up to {DESCRIPTION_MAX} characters, got {len(error[1])}")
+    length = utf16_length(error[1])
+    if length > DESCRIPTION_MAX:
+        raise OptionError(
+            f"error: expected a description of up to {DESCRIPTION_MAX} characters in UTF-16, got {length}"
+        )
     return ConversationError(code, error[1])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -13,11 +14,12 @@ from ssbroker._arguments import optional_guid_bytes
 from ssbroker.broker.dialogs import poison_message_handling
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.effects import ReceiveCall
-from ssbroker.broker.object_names import existing, queue_key
+from ssbroker.broker.object_names import existing, plain_queue_name, queue_key
 from ssbroker.broker.unit_of_work import Work
-from ssbroker.exceptions import OptionError
-from ssbroker.protocol.broker_errors import broker_error
+from ssbroker.exceptions import BrokerError, OptionError
+from ssbroker.protocol.broker_errors import broker_error, refusal
 from ssbroker.store import conversation_endpoints, leases, queues
+from ssbroker.store.conversation_endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 from ssbroker.store.sqlite import Connection
 
@@ -76,7 +78,8 @@ def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
             now=work.now(),
         )
     except LookupError:
-        raise broker_error(8426, kind="conversation group", handle=uuid.UUID(bytes=group)) from None
+        members = [] if group is None else conversation_endpoints.in_group(work.connection, group, limit=1)
+        raise _not_in_queue(work, queue, "conversation group", group, members) from None
     first = batch["conversation_handle"][0].as_py() if request.is_named and batch is not None else None
     work.effects.received.append(
         ReceiveCall(queue.queue_id, batch is None, request.is_named, conversation_handle=first)
@@ -93,8 +96,19 @@ def empty_table() -> pa.Table:
 def _endpoint_id(work: Work, queue: Queue, conversation: bytes) -> int:
     endpoint = conversation_endpoints.by_handle(work.connection, conversation)
     if endpoint is None or queue_of(work, endpoint) is not queue:
-        raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=conversation))
+        raise _not_in_queue(work, queue, "conversation", conversation, [] if endpoint is None else [endpoint])
     return endpoint.endpoint_id
+
+
+def _not_in_queue(
+    work: Work, queue: Queue, kind: str, handle: bytes | None, found: Sequence[ConversationEndpoint]
+) -> BrokerError:
+    """Returns the error for a conversation or group that does not exist, or whose messages are in another queue."""
+    name = uuid.UUID(bytes=handle)
+    if not found:
+        return broker_error(8426, kind=kind, handle=name)
+    here, there = plain_queue_name(queue), plain_queue_name(queue_of(work, found[0]))
+    return refusal(f"the messages of the {kind} {name} are in the queue {there!r}, not in {here!r}", 8426)
 
 
 def next_group(work: Work, queue_name: str) -> bytes | None:
