@@ -116,6 +116,16 @@ def test_lint_reports_a_missing_include_of_a_script_without_statements(
     assert found(lint(capsys, str(script))[1]) == [("SSB101", "net.sql:1"), ("SSB104", "net.sql:1")]
 
 
+def test_a_missing_include_after_connect_adds_no_instance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "net.sql"
+    script.write_text(":setvar Db Sales\n:connect sql02\nUSE $(Db)\nGO\n:r missing.sql\nDROP ROUTE AutoCreatedLocal\n")
+    status, report, _ = lint(capsys, str(script))
+    assert (status, found(report)) == (1, [("SSB101", "net.sql:5")])
+    findings = report["findings"]
+    assert isinstance(findings, list)
+    assert {finding["instance"] for finding in findings} == {"sql02"}
+
+
 CONNECTED = """\
 :setvar North "sql-north"
 :connect $(North)

@@ -186,9 +186,12 @@ def read_servers(
         try:
             for batch in batches(source):
                 is_empty = not batch.tokens and not batch.annotations
-                if errors or not (is_empty and batch.server is None and len(sources) == 1):
-                    _server_of(servers, batch.server, at, options, announced).run(source, batch, errors)
-                    errors.clear()
+                if is_empty and batch.server is None and len(sources) == 1:
+                    continue
+                _server_of(servers, batch.server, at, options, announced).run(source, batch, errors)
+                errors.clear()
+            if errors:
+                _server_of(servers, None, at, options, announced).report(errors)
         except DdlError as error:  # such as an unclosed quotation mark: the start of the next statement is unknown
             if not options.collects:
                 raise
@@ -351,12 +354,16 @@ class _Server:
         for batch in batches(source):
             self.run(source, batch, ())
 
-    def run(self, source: ScriptSource, batch: ScriptBatch, errors: Sequence[DdlError | ScriptNote]) -> None:
+    def report(self, errors: Sequence[DdlError | ScriptNote]) -> None:
+        """Adds the notes of errors that were found before the script ran."""
         for error in errors:
             if isinstance(error, DdlError):
                 self.runner.report(error)
             else:
                 self.runner.notes.append(error)
+
+    def run(self, source: ScriptSource, batch: ScriptBatch, errors: Sequence[DdlError | ScriptNote]) -> None:
+        self.report(errors)
         parsed = self.runner.parse(source, batch)
         for repetition in range(min(batch.count, REPETITIONS_MAX)):
             if not self.runner.run(self.target, source, parsed, is_repeated=repetition > 0):
