@@ -83,6 +83,14 @@ def test_values_that_may_be_passwords_are_not_shown() -> None:
     assert "Hush" not in str(caught.value)
 
 
+def test_commands_after_a_unicode_string_with_variables_are_executed(tmp_path: Path) -> None:
+    (tmp_path / "main.sql").write_text(
+        ":setvar Host h\nUSE Sales\nCREATE ROUTE One WITH ADDRESS = N'TCP://$(Host):4022'\n:r two.inc\n"
+    )
+    (tmp_path / "two.inc").write_text(ROUTE.format("Two"))
+    assert Catalog.load(tmp_path / "main.sql").routes["name"].to_pylist()[:3] == ["AutoCreatedLocal", "One", "Two"]
+
+
 def test_a_first_line_makes_variables_ordinary_text() -> None:
     script = read("-- ssbroker: sqlcmd=off\nUSE Sales\nCREATE ROUTE [$(x)] WITH ADDRESS = 'LOCAL'")
     assert names(script) == ["AutoCreatedLocal", "$(x)"]
@@ -111,6 +119,17 @@ def test_included_files_are_relative_to_the_file_that_includes_them(tmp_path: Pa
     catalog = Catalog.load(tmp_path / "main.sql")
     assert catalog.routes["name"].to_pylist()[:4] == ["AutoCreatedLocal", "One", "Two", "Three"]
     assert catalog.position("route", database="Sales", name="Two") == (str(tmp_path / "parts" / "two.inc"), 1)
+
+
+def test_the_case_of_an_included_file_does_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "Inc").mkdir()
+    (tmp_path / "Inc" / "More.sql").write_text(ROUTE.format("R"))
+    (tmp_path / "main.sql").write_text("USE Sales\n:r .\\inc\\more.SQL\n")
+    catalog = Catalog.load(tmp_path / "main.sql")
+    assert catalog.position("route", database="Sales", name="R") == (str(tmp_path / "Inc" / "More.sql"), 1)
+    (tmp_path / "Inc" / "more.sql").write_text(ROUTE.format("R"))
+    with pytest.raises(DdlError, match=r"main\.sql:2: :r .*more\.SQL cannot be read: No such file"):
+        Catalog.load(tmp_path / "main.sql")
 
 
 def test_included_files_are_not_read_twice_in_a_folder(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker.ddl.annotations import WITHOUT_SQLCMD
-from ssbroker.ddl.lexer import ScriptSource, SourcePart, next_token
+from ssbroker.ddl.lexer import ScriptSource, SourcePart, Token, next_token
 from ssbroker.exceptions import DdlError, OptionError
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
@@ -124,11 +124,11 @@ class _Substitution:
             reference = REFERENCE.match(source.text, offset)
             return offset + 1 if reference is None else reference.end()
         try:
-            _, end = next_token(source, offset)
+            token, end = next_token(source, offset)
         except DdlError:  # the error is reported with its batch, after earlier batches have run
             return len(source.text)
         # If a variable touches a word, as in prefix$(Name), the word ends where the variable starts.
-        is_word = source.text[offset].isalnum() or source.text[offset] in "_@#$"
+        is_word = isinstance(token, Token) and token.kind == "word"
         start = source.text.find("$(", offset + 1, end + 1) if is_word else -1
         return start if start >= 0 and REFERENCE.match(source.text, start) is not None else end
 
@@ -216,6 +216,7 @@ class _Substitution:
             return
         path = Path(source.file).parent / name.replace("\\", "/")
         try:
+            path = _existing(path)
             text = self.read_file(path)
         except DdlError as error:
             if self.report is None:
@@ -228,6 +229,17 @@ class _Substitution:
             return
         self.included.add(path.resolve())
         self.add(text.removeprefix("\ufeff"), str(path), depth=depth + 1)
+
+
+def _existing(path: Path) -> Path:
+    """Returns the path itself if it exists, or else the only existing path that differs from it only in case, as on Windows."""
+    if path.exists() or path == path.parent:
+        return path
+    folder = _existing(path.parent)
+    similar = (
+        [one for one in folder.iterdir() if one.name.casefold() == path.name.casefold()] if folder.is_dir() else []
+    )
+    return similar[0] if len(similar) == 1 else path
 
 
 def _undefined(name: str) -> str:
