@@ -11,10 +11,10 @@ from uuid import UUID
 import apsw
 import pytest
 
-from ssbroker import Instance
+from ssbroker import Catalog, Instance
 from ssbroker.broker.database import database_context
 from ssbroker.diagnose import Fleet
-from ssbroker.exceptions import StorageError
+from ssbroker.exceptions import DdlError, StorageError
 from tests.cli.conftest import Run
 
 SCRIPT = """
@@ -429,6 +429,21 @@ def test_folder_of_instances_is_a_fleet(run: Run, folder: Path) -> None:
     result = run("lint", "--fleet", folder.parent, "--level", "error", "--json")
     assert result.status in (0, 1)
     assert Fleet.load(folder.parent).keys() == {folder.name}
+
+
+def test_variables_of_the_environment_are_used_last(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("Db", "Other")
+    monkeypatch.setenv("PORT", "4022")
+    script = tmp_path / "net.sql"
+    script.write_text(
+        ":setvar Host h\nCREATE DATABASE $(Db)\nGO\nUSE $(Db)\nGO\n"
+        "CREATE ROUTE R WITH ADDRESS = N'TCP://$(Host):$(Port)'\n"
+    )
+    for given, database in (((), "Other"), (("-v", "DB=Sales"), "Sales")):
+        result = run("explain", script, "--from", database, "--to-service", "//a", "--json", *given)
+        assert json.loads(result.out)["decision"]["next_hop_address"] == "TCP://h:4022"
+    with pytest.raises(DdlError, match=r"the sqlcmd variable \$\(Db\) is not defined"):
+        Catalog.load(script)
 
 
 def test_sql_options_for_scripts(tmp_path: Path, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,7 +65,7 @@ VariableOption: TypeAlias = Annotated[
         "--variable",
         "-v",
         metavar="NAME=VALUE",
-        help="Value of a sqlcmd variable, $(NAME) in scripts. Can be repeated. :setvar in a script overrides it.",
+        help="Value of a sqlcmd variable, $(NAME) in scripts. Can be repeated. :setvar in a script overrides it. Default: the environment variable with this name.",
     ),
 ]
 EncodingOption: TypeAlias = Annotated[
@@ -170,8 +171,10 @@ def parse_script_options(
 
 
 def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
-    """Parses the values of `--variable`; returns the values of the variables by name."""
-    given: dict[str, str] = {}
+    """Parses the values of `--variable`; returns the values of the variables by name, after those of the environment."""
+    from ssbroker.ddl import sqlcmd  # noqa: PLC0415 - keeps the start of other commands fast
+
+    given = {name: value for name, value in os.environ.items() if sqlcmd.VARIABLE_NAME.fullmatch(name) is not None}
     for variable in variables or ():
         name, equals, value = variable.partition("=")
         if not equals:
