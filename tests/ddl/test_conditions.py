@@ -162,6 +162,17 @@ def test_use_in_a_text_ends_with_the_text_after_an_error_too() -> None:
         ("EXEC ('CREATE ROUTE R WITH ADDRESS = ''' + @unknown + '''')", "CREATE ROUTE"),
         ("DECLARE @s nvarchar(9) = N'CREATE QUEUE ' + dbo.f() EXEC (@s)", "CREATE QUEUE"),
         ("EXEC ('DROP SERVICE s') AT OtherServer", "DROP SERVICE"),
+        ("EXEC [SQL02].Sales.sys.sp_executesql N'CREATE ROUTE R WITH ADDRESS = ''LOCAL'''", "CREATE ROUTE"),
+        ("EXEC @r = SQL02.master..sp_executesql @stmt = N'ALTER DATABASE Sales SET DISABLE_BROKER'", "ALTER DATABASE"),
+        ("EXEC SQL02.master.dbo.sp_MSforeachdb N'USE [?]; DROP QUEUE q'", "DROP QUEUE"),
+        ("IF EXISTS (SELECT * FROM SQL02.Sales.sys.routes) DROP ROUTE AutoCreatedLocal", "DROP ROUTE"),
+        ("EXEC ('ALTER DATABASE [' + @n + '] SET DISABLE_BROKER')", "ALTER DATABASE"),
+        ("WHILE 1 = 1 EXEC ('ALTER DATABASE [' + @n + '] SET ENABLE_BROKER')", "ALTER DATABASE"),
+        (
+            "DECLARE @s nvarchar(99) = 'ALTER DATABASE ' + QUOTENAME(@n) SET @s += ' SET NEW_BROKER' EXEC (@s)",
+            "ALTER DATABASE",
+        ),
+        ("DECLARE @k sysname = 'ROUTE ' EXEC ('DROP ' + @k + QUOTENAME(@n))", "DROP ROUTE"),
         ("WHILE 1 = 1 EXEC ('CREATE CONTRACT c')", "CREATE CONTRACT"),
         ("EXEC sp_MSforeachdb N'USE [?]; CREATE ROUTE R WITH ADDRESS = ''LOCAL'''", "CREATE ROUTE"),
         ("EXEC master.sys.sp_msforeachdb @command1 = 'PRINT 1', @command2 = 'DROP QUEUE q'", "DROP QUEUE"),
@@ -173,6 +184,15 @@ def test_undecided_text_is_not_executed(line: str, held: str) -> None:
     with pytest.warns(DdlWarning, match=f"not executed, although it contains {held}: "):
         script = read("USE Sales", line, "DROP ROUTE AutoCreatedLocal")
     assert names(script) == []
+
+
+def test_what_runs_on_a_linked_server_does_not_concern_the_script() -> None:
+    _, messages = skipped(
+        "USE Sales", "GO", "CREATE PROCEDURE dbo.Install AS CREATE QUEUE Q", "GO", "EXEC SQL02.Sales.dbo.Install"
+    )
+    assert messages[1] == "routes.sql:5: EXEC SQL02.Sales.dbo.Install: skipped (not about Service Broker)"
+    _, messages = skipped("USE Sales", "EXEC SQL02.master.sys.sp_executesql N'DROP QUEUE q'")
+    assert messages[0].endswith("not executed, although it contains DROP QUEUE: it runs on a linked server")
 
 
 def test_a_call_with_text_at_the_start_of_a_batch_needs_no_exec() -> None:
@@ -190,6 +210,7 @@ def test_a_call_with_text_at_the_start_of_a_batch_needs_no_exec() -> None:
         ),
         ("SELECT @s = @s + N'DROP ROUTE ' + name FROM sys.routes a, sys.routes b EXEC sp_executesql @s", "DROP ROUTE"),
         ("SELECT TOP (1) @s = 'CREATE ROUTE ' + name, @n = 1 FROM dbo.Hosts EXEC (@s)", "CREATE ROUTE"),
+        ("SELECT @s += 'ALTER DATABASE ' + name + ' SET NEW_BROKER;' FROM a EXEC (@s)", "ALTER DATABASE"),
         ("SELECT @s = STRING_AGG('CREATE QUEUE ' + name, ';') FROM dbo.Hosts EXEC (@s)", "CREATE QUEUE"),
         ("INSERT @t SELECT 'CREATE ROUTE ' + name FROM dbo.Hosts; SELECT @s += x FROM @t EXEC (@s)", "CREATE ROUTE"),
         (

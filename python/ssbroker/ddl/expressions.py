@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from ssbroker.ddl.lexer import Token
-from ssbroker.ddl.parser import statements_in_text
+from ssbroker.ddl.parser import fragments_in_text
 from ssbroker.ddl.statements import Tokens
 
 
@@ -21,7 +21,7 @@ class BinaryName(str):
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A value that the script does not determine; `holds` are the statements that it seems to contain, if it is text."""
+    """A value that the script does not determine; `holds` are the fragments of statements that it seems to contain, if it is text."""
 
     holds: tuple[str, ...] = ()
 
@@ -68,13 +68,7 @@ def is_true(tokens: Tokens, scope: Scope) -> bool | Undecided:
 
 def value(tokens: Tokens, scope: Scope) -> Value:
     """Evaluates an expression that is a value, not a condition."""
-    holds = tuple(verb for token in tokens if token.kind == "string" for verb in statements_in_text(token.text))
-    holds += tuple(
-        verb
-        for token in tokens
-        if token.key.startswith("@")
-        for verb in statements_in_value(scope.variable(token.text))
-    )
+    holds = fragments_in_tokens(tokens, scope.variable)
     try:
         evaluation = _Evaluation(tokens, scope)
         found = evaluation.value()
@@ -84,11 +78,23 @@ def value(tokens: Tokens, scope: Scope) -> Value:
     return Undecided(holds) if isinstance(found, Undecided) else found
 
 
-def statements_in_value(found: Value) -> tuple[str, ...]:
-    """Returns the Service Broker statements that a value seems to contain."""
+def fragments_in_value(found: Value) -> tuple[str, ...]:
+    """Returns the fragments of Service Broker statements that a value seems to contain."""
     if isinstance(found, Undecided):
         return found.holds
-    return statements_in_text(found) if isinstance(found, str) else ()
+    return fragments_in_text(found) if isinstance(found, str) else ()
+
+
+def fragments_in_tokens(tokens: Tokens, variable: Callable[[str], Value]) -> tuple[str, ...]:
+    """Returns the fragments of Service Broker statements that an expression of texts and variables seems to contain."""
+    values = [
+        token.text if token.kind == "string" else variable(token.text)
+        for token in tokens
+        if token.kind == "string" or token.key.startswith("@")
+    ]
+    fragments = list(fragments_in_text(" ".join(one for one in values if isinstance(one, str))))
+    fragments += [fragment for one in values if isinstance(one, Undecided) for fragment in one.holds]
+    return tuple(dict.fromkeys(fragments))
 
 
 def equal(one: Value, other: Value) -> bool | Undecided | None:
@@ -468,7 +474,8 @@ class _Evaluation:
             self._skip_parentheses()
         schema = parts[-2].lower() if len(parts) > 1 else ""
         database = parts[-3] if len(parts) > 2 and parts[-3] else None  # noqa: PLR2004 - database, schema, name
-        is_system = schema == "sys" or name.lower().startswith("sys")
+        is_remote = len(parts) > 3  # noqa: PLR2004 - a linked server, database, schema, name
+        is_system = (schema == "sys" or name.lower().startswith("sys")) and not is_remote
         rows = self.scope.rows(name.lower(), database) if is_system else None
         return _Table(alias.lower(), None if rows is None else list(rows))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,6 +25,8 @@ _TEXT_PROCEDURES: Final = frozenset(
     ["sp_foreachdb", "sp_ineachdb", "sp_msforeach_worker", "sp_msforeachdb", "sp_msforeachtable", "sp_prepexec"]
 )
 """Procedures that execute the texts in their arguments."""
+_REMOTE_NAME_PARTS: Final = 4
+"""The parts of the name of a procedure on a linked server: server, database, schema, name."""
 _STATEMENT_START: Final = re.compile(
     r"\b(CREATE|ALTER|DROP)\s+(ROUTE|QUEUE|SERVICE|CONTRACT|MESSAGE\s+TYPE|ENDPOINT|BROKER\s+PRIORITY|"
     r"REMOTE\s+SERVICE\s+BINDING|DATABASE)\b(?!\s+MASTER\b)",
@@ -33,6 +35,9 @@ _STATEMENT_START: Final = re.compile(
 
 
 _BROKER_OPTION: Final = re.compile(r"BROKER|\bMODIFY\s+NAME\b", re.IGNORECASE)
+# The parts of an ALTER DATABASE that concerns Service Broker.
+_ALTER_DATABASE: Final = "ALTER DATABASE ..."
+_OPTION: Final = "... BROKER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +58,32 @@ def parse(source: ScriptSource, batch: ScriptBatch, *, report: Callable[[DdlErro
     return ParsedBatch(parsed, list(_assign_annotations(source, batch, parsed)))
 
 
-def statements_in_text(text: str) -> tuple[str, ...]:
-    """Returns the statements about Service Broker and databases that a text seems to contain.
+def fragments_in_text(text: str) -> tuple[str, ...]:
+    """Returns the statements about Service Broker and databases that a text seems to contain, and parts of ALTER DATABASE.
+
+    The parts are separate fragments, because a script may build an ALTER DATABASE from several texts.
 
     Examples:
-        >>> statements_in_text("USE Sales; create  route R WITH")
+        >>> fragments_in_text("USE Sales; create  route R WITH")
         ('CREATE ROUTE',)
     """
     found = (f"{match[1]} {' '.join(match[2].split())}".upper() for match in _STATEMENT_START.finditer(text))
-    is_about_broker = _BROKER_OPTION.search(text) is not None
-    return tuple(dict.fromkeys(verb for verb in found if is_about_broker or verb != "ALTER DATABASE"))
+    fragments = [_ALTER_DATABASE if verb == "ALTER DATABASE" else verb for verb in found]
+    return tuple(dict.fromkeys(fragments + [_OPTION] * bool(_BROKER_OPTION.search(text))))
+
+
+def statements_of(fragments: Iterable[str]) -> tuple[str, ...]:
+    """Returns the statements that fragments make up.
+
+    Examples:
+        >>> statements_of([*fragments_in_text("ALTER DATABASE ["), *fragments_in_text("] SET NEW_BROKER")])
+        ('ALTER DATABASE',)
+        >>> statements_of(fragments_in_text("ALTER DATABASE Sales SET RECOVERY FULL"))
+        ()
+    """
+    given = dict.fromkeys(fragments)
+    left_out = {_OPTION} if _OPTION in given else {_ALTER_DATABASE}
+    return tuple(dict.fromkeys(one.removesuffix(" ...") for one in given if one not in left_out))
 
 
 def _statements(
@@ -148,7 +169,7 @@ def _skip(cursor: TokenCursor) -> Statement:
     if not isinstance(skipped, Skipped) or not skipped.changed_variables:
         return skipped
     texts = (token.text for token in cursor.tokens_since(first) if token.kind == "string")
-    return replace(skipped, holds=tuple(verb for text in texts for verb in statements_in_text(text)))
+    return replace(skipped, holds=fragments_in_text(" ".join(texts)))
 
 
 def _if(cursor: TokenCursor, depth: int) -> Statement:
@@ -268,7 +289,7 @@ def _module(cursor: TokenCursor) -> Statement:
         if known is not None and known != "USE":
             contained.append(known)
         if cursor.token.kind == "string":
-            contained.extend(statements_in_text(cursor.token.text))
+            contained.extend(fragments_in_text(cursor.token.text))
         cursor.take()
     return statements.DefineModule(kind, name, tuple(dict.fromkeys(contained)))
 
@@ -344,15 +365,16 @@ def _procedure_call(cursor: TokenCursor) -> Statement:
         parts.append("" if is_empty or following is None else following.text)
         rest = rest[1:] if is_empty else rest[2:]
     name = parts[-1] if parts else ""
+    is_remote = len(parts) == _REMOTE_NAME_PARTS
     if name.lower() != "sp_executesql":
         changed = tuple(token.text for token in rest if token.key.startswith("@"))
         is_output = any(token.key in ("OUT", "OUTPUT") for token in rest)
         texts = rest if name.lower() in _TEXT_PROCEDURES else ()
-        return statements.CallProcedure(name, changed if is_output else (), texts)
+        return statements.CallProcedure(name, changed if is_output else (), texts, is_remote)
     database = parts[-3] if len(parts) > 2 and parts[-3] else None  # noqa: PLR2004 - database, schema, name
     text, *others = [_split_argument_name(part) for part in _comma_separated(rest)] or [(None, ())]
     declarations = others[0][1] if others else ()
-    return statements.ExecuteText(text[1], database, declarations, tuple(others[1:]))
+    return statements.ExecuteText(text[1], database, declarations, tuple(others[1:]), is_remote)
 
 
 def _closing_parenthesis(tokens: Tokens) -> int | None:

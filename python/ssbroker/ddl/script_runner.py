@@ -18,11 +18,12 @@ from ssbroker.ddl.expressions import (
     Value,
     folded,
     is_true,
-    statements_in_value,
+    fragments_in_tokens,
+    fragments_in_value,
     value,
 )
 from ssbroker.ddl.lexer import ScriptBatch, ScriptPosition, ScriptSource, text_batch
-from ssbroker.ddl.parser import ParsedBatch, parse, statements_in_text
+from ssbroker.ddl.parser import ParsedBatch, parse, statements_of
 from ssbroker.ddl.script_notes import NO_ENDPOINT, NOT_ABOUT_BROKER, OTHER_ENDPOINT, NoteKind, Remark, ScriptNote
 from ssbroker.ddl.skipped_statements import EVENT_NOTIFICATION_KINDS, MESSAGE_KINDS
 from ssbroker.ddl.statements import ParsedStatement, SecurityStatement, Statement, Tokens, walk
@@ -54,6 +55,7 @@ _EXEC_DEPTH_MAX: Final = 32
 _TEXTS_MAX: Final = 100_000
 _JUMPS_MAX: Final = 1_000
 _UNDECIDED_CONDITION: Final = "its condition cannot be evaluated from the script"
+_REMOTE: Final = "it runs on a linked server"
 _UNDECIDED_TEXT: Final = "its text cannot be determined from the script"
 _WAITING: Final = (
     statements.CreateService,
@@ -293,8 +295,8 @@ class ScriptRunner:
             case statements.ExecuteText() as execute:
                 self._execute_text(target, source, parsed, execute, frame)
             case statements.CallProcedure(changed_variables=changed):
-                held = self._nested_verbs(parsed, frame)
-                self._note_not_executed(source, parsed, held, "procedures are not executed", kind="EXEC")
+                why = _REMOTE if parsed.statement.is_remote else "procedures are not executed"
+                self._note_not_executed(source, parsed, self._held(parsed, frame), why, kind="EXEC")
                 _forget(frame, changed)
             case statements.TransactionControl(action):
                 self._change_transaction(action, frame)
@@ -384,7 +386,7 @@ class ScriptRunner:
                     _forget_changed(frame, skipped)
                 case statements.CallProcedure(changed_variables=changed):
                     _forget(frame, changed)
-        held = [verb for one in inner for verb in self._nested_verbs(one, frame)]
+        held = [fragment for one in inner for fragment in self._held(one, frame)]
         held += self._jumps(parsed, inner, frame)
         concerned = [(one, one.statement.kind) for one in inner if isinstance(one.statement, statements.Skipped)]
         concerned = [(one, kind) for one, kind in concerned if kind in EVENT_NOTIFICATION_KINDS | MESSAGE_KINDS]
@@ -407,22 +409,22 @@ class ScriptRunner:
     def _holds_broker_statements(self, frame: _Frame, *, after: int) -> bool:
         """Returns whether a batch seems to contain Service Broker statements after a position in the script."""
         later = (one for one in walk(frame.statements) if one.start > after)
-        verbs = (verb for one in later for verb in self._nested_verbs(one, frame))
-        return any(verb != "USE" for verb in verbs)
+        held = statements_of(fragment for one in later for fragment in self._held(one, frame))
+        return any(verb != "USE" for verb in held)
 
-    def _nested_verbs(self, parsed: ParsedStatement, frame: _Frame) -> Iterator[str]:
-        """Yields the Service Broker statements that a statement seems to contain."""
+    def _held(self, parsed: ParsedStatement, frame: _Frame) -> Iterator[str]:
+        """Yields the Service Broker statements that a statement seems to contain, and fragments of statements in its texts."""
         if parsed.verb is not None:
             yield parsed.verb
         match parsed.statement:
             case statements.ExecuteText(text):
-                yield from _verbs_in_text(text, frame)
+                yield from _fragments(text, frame)
             case statements.Assign(assignments):
                 for _, _, assigned in assignments:
-                    yield from _verbs_in_text(assigned or (), frame)
-            case statements.CallProcedure(name, _, text):
-                yield from self._modules.get(folded(name), ())
-                yield from _verbs_in_text(text, frame)
+                    yield from _fragments(assigned or (), frame)
+            case statements.CallProcedure(name, _, text, is_remote):
+                yield from () if is_remote else self._modules.get(folded(name), ())
+                yield from _fragments(text, frame)
 
     def _assign(
         self, target: ScriptTarget, assignments: tuple[tuple[str, str, Tokens | None], ...], frame: _Frame
@@ -434,7 +436,7 @@ class ScriptRunner:
                 before = frame.variables.get(name.lower(), UNDECIDED)
                 is_text = isinstance(before, str) and isinstance(assigned, str)
                 is_text = is_text and len(f"{before}") + len(f"{assigned}") <= TEXT_MAX
-                holds = statements_in_value(before) + statements_in_value(assigned)
+                holds = tuple(dict.fromkeys(fragments_in_value(before) + fragments_in_value(assigned)))
                 assigned = f"{before}{assigned}" if is_text else Undecided(holds)
             elif operator != "=":
                 assigned = UNDECIDED
@@ -453,9 +455,9 @@ class ScriptRunner:
         if text is None:
             return
         if statement.is_remote or not isinstance(text, str):
-            why = "it runs on a linked server" if statement.is_remote else _UNDECIDED_TEXT
+            why = _REMOTE if statement.is_remote else _UNDECIDED_TEXT
             kind = "EXEC of dynamic SQL that is known only at run time"
-            self._note_not_executed(source, parsed, statements_in_value(text), why, kind=kind)
+            self._note_not_executed(source, parsed, fragments_in_value(text), why, kind=kind)
             return
         self._texts_left -= 1
         if frame.depth >= _EXEC_DEPTH_MAX:
@@ -492,7 +494,7 @@ class ScriptRunner:
         self, source: ScriptSource, parsed: ParsedStatement, held: Iterable[str], why: str, *, kind: str
     ) -> None:
         """Adds a note about a statement that was not executed; it counts as skipped if it contains no Service Broker statement."""
-        verbs = ", ".join(dict.fromkeys(held))
+        verbs = ", ".join(statements_of(held))
         if verbs:
             self._note(source, parsed, "not_executed", f"not executed, although it contains {verbs}: {why}")
         else:
@@ -602,25 +604,21 @@ def _missing_label(label: str, frame: _Frame) -> RefusalError:
     return RefusalError(f"the label {label} is within a block that does not contain the GOTO; move it out of the block")
 
 
-def _verbs_in_text(tokens: Tokens, frame: _Frame) -> Iterator[str]:
-    for token in tokens:
-        if token.kind == "string":
-            yield from statements_in_text(token.text)
-        elif token.key.startswith("@"):
-            yield from statements_in_value(frame.variables.get(token.text.lower(), UNDECIDED))
+def _fragments(tokens: Tokens, frame: _Frame) -> tuple[str, ...]:
+    return fragments_in_tokens(tokens, lambda name: frame.variables.get(name.lower(), UNDECIDED))
 
 
 def _forget(frame: _Frame, names: Iterable[str], holds: tuple[str, ...] = ()) -> None:
-    """Marks variables as no longer known; `holds` are statements that they may now contain."""
+    """Marks variables as no longer known; `holds` are fragments of statements that they may now contain."""
     for name in names:
         before = frame.variables.get(name.lower())
-        frame.variables[name.lower()] = Undecided(tuple(dict.fromkeys((*statements_in_value(before), *holds))))
+        frame.variables[name.lower()] = Undecided(tuple(dict.fromkeys((*fragments_in_value(before), *holds))))
 
 
 def _forget_changed(frame: _Frame, skipped: statements.Skipped) -> None:
     """Marks the variables that a skipped statement may change as unknown: each may now contain the texts of the statement and of other variables."""
     values = (frame.variables.get(name.lower()) for name in skipped.changed_variables)
-    held = (*skipped.holds, *(verb for before in values for verb in statements_in_value(before)))
+    held = (*skipped.holds, *(fragment for before in values for fragment in fragments_in_value(before)))
     _forget(frame, skipped.changed_variables, held)
 
 

@@ -554,11 +554,12 @@ class CallProcedure:
     name: str
     changed_variables: tuple[str, ...] = ()
     text: Tokens = field(default=(), repr=False)
+    is_remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DefineModule:
-    """CREATE or ALTER PROCEDURE, FUNCTION, TRIGGER or VIEW; `contained` are the known statements in it."""
+    """CREATE or ALTER PROCEDURE, FUNCTION, TRIGGER or VIEW; `contained` are the known statements in it, and fragments of statements in its texts."""
 
     kind: str
     name: str
@@ -605,7 +606,7 @@ class Skipped:
     """A statement that does not concern Service Broker.
 
     `changed_variables` are the variables, temporary tables and cursors that the statement may change, and `holds` are
-    the statements in texts that it may store in them.
+    the fragments of statements in texts that it may store in them.
     """
 
     kind: str
