@@ -297,6 +297,62 @@ def test_module_and_return_take_the_rest_of_the_batch(head: str) -> None:
     assert all(message.startswith(f"routes.sql:3: {head}") for message in messages)
 
 
+@pytest.mark.parametrize(
+    ("module", "noun"),
+    [
+        (
+            "CREATE PROCEDURE dbo.Act AS BEGIN WAITFOR (RECEIVE * FROM Q), TIMEOUT 9; END CONVERSATION @h END",
+            "procedure",
+        ),
+        (
+            "CREATE OR ALTER PROC p @a int AS BEGIN TRY SELECT CASE 1 WHEN 1 THEN 2 END END TRY BEGIN CATCH END CATCH;",
+            "procedure",
+        ),
+        ("ALTER TRIGGER t ON T FOR INSERT AS\nBEGIN IF 1 = 1 BEGIN BEGIN TRAN; COMMIT END END\n", "trigger"),
+        ("CREATE VIEW v AS SELECT 1 AS a", "view"),
+        ("CREATE FUNCTION f() RETURNS TABLE AS RETURN (SELECT 1 AS a)", "function"),
+        ("CREATE FUNCTION f() RETURNS int AS BEGIN RETURN 1 END", "function"),
+    ],
+)
+def test_statements_after_a_module_without_go_are_reported(module: str, noun: str) -> None:
+    route = "CREATE ROUTE R WITH ADDRESS = 'LOCAL'"
+    script, messages = skipped("USE Sales", "GO", module, route)
+    assert names(script) == ["AutoCreatedLocal"]
+    assert messages[0].endswith(
+        f"not executed, although CREATE ROUTE follows: up to GO, everything is part of the {noun}; write GO before CREATE ROUTE"
+    )
+    assert [note.is_problem for note in script.notes if note.kind != "empty"] == [True]
+    script, messages = skipped("USE Sales", "GO", module, "GO", route)
+    assert names(script) == ["AutoCreatedLocal", "R"]
+    assert messages[0].endswith("skipped (not about Service Broker)")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "CREATE PROCEDURE p AS BEGIN CREATE ROUTE R WITH ADDRESS = 'LOCAL' END",
+        "CREATE PROCEDURE p AS IF 1 = 1 BEGIN PRINT 1 END CREATE ROUTE R WITH ADDRESS = 'LOCAL'",
+        "CREATE PROCEDURE p AS BEGIN TRY PRINT 1 END TRY BEGIN CATCH ALTER QUEUE Q WITH STATUS = ON END CATCH",
+    ],
+)
+def test_statements_in_a_procedure_are_not_reported(module: str) -> None:
+    _, messages = skipped("USE Sales", "GO", module)
+    assert messages == [f"routes.sql:3: {messages[0].split(': ')[1]}: skipped (not about Service Broker)"]
+
+
+@pytest.mark.parametrize(
+    "module", ["PROCEDURE p AS SELECT 1", "VIEW v AS SELECT 1 AS a", "OR ALTER TRIGGER t ON T AS PRINT 1"]
+)
+def test_a_module_is_the_first_statement_of_a_batch(module: str) -> None:
+    error = refused("USE Sales", "CREATE QUEUE Q", f"CREATE {module}", "DROP ROUTE AutoCreatedLocal", "GO")
+    assert (error.line, error.number) == (3, 111)
+    assert "must be the first statement of a batch; write GO before it" in str(error)
+    error = refused("IF 1 = 1", f"CREATE {module}")
+    assert (error.line, error.number) == (2, 156)
+    skipped("USE Sales", "GO", f";CREATE {module}", "GO")
+    skipped("USE Sales", "GO", "CREATE SCHEMA s", "CREATE VIEW v AS SELECT 1 AS a")
+
+
 def test_each_skipped_statement_has_a_warning() -> None:
     _, messages = skipped(
         "SET NOCOUNT ON",

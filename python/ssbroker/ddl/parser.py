@@ -154,7 +154,7 @@ def _control_flow(cursor: TokenCursor, depth: int) -> Statement:
     if _is_transaction(key, follower):
         return _transaction(cursor)
     if key in ("CREATE", "ALTER") and _module_name(cursor) is not None:
-        return _module(cursor)
+        return _module(cursor, depth)
     is_call = key in ("EXEC", "EXECUTE") and follower not in ("AS", "ON")
     if is_call or is_call_without_exec(cursor):
         return _procedure_call(cursor)
@@ -274,24 +274,52 @@ def _module_name(cursor: TokenCursor) -> int | None:
     return noun + 1 if cursor.ahead(noun).key in _MODULES else None
 
 
-def _module(cursor: TokenCursor) -> Statement:
+def _module(cursor: TokenCursor, depth: int) -> Statement:
     """Moves to the end of the batch, which is the body of the module."""
+    before = [token.key for token in cursor.tokens_since(0)]
     verb = cursor.key
     cursor.index += _module_name(cursor) or 0
-    kind = f"{verb} {cursor.ahead(-1).key}"
+    noun = cursor.ahead(-1).key
+    kind = f"{verb} {noun}"
     name = cursor.token.text
     while cursor.ahead(1).key == ".":
         cursor.index += 2
         name = cursor.token.text
+    contained, misplaced = _module_body(cursor, is_query=noun in ("FUNCTION", "VIEW"))
+    if depth or not (set(before) <= {";"} or before[:2] == ["CREATE", "SCHEMA"]):
+        cursor.subject = f"{kind} [{name}]"
+        if depth:
+            reason = f"{kind} cannot be part of another statement; execute it as text, with EXEC ('{kind} ...')"
+            raise cursor.error(reason, number=156)
+        raise cursor.error(f"{kind} must be the first statement of a batch; write GO before it", number=111)
+    return statements.DefineModule(kind, name, contained, misplaced)
+
+
+def _module_body(cursor: TokenCursor, *, is_query: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Moves to the end of the batch; returns the known statements, and those of them that were probably meant to follow the module.
+
+    These are the statements after the END that closes the body, and all statements outside of blocks if the module
+    `is_query`: a view or a function, which cannot contain them.
+    """
     contained: list[str] = []
+    misplaced: list[str] = []
+    has_ended, is_block, blocks = is_query, False, 0
     while not cursor.at_end:
+        key, follower = cursor.key, cursor.ahead(1).key
         known = known_statement(cursor)
         if known is not None and known != "USE":
             contained.append(known)
+            misplaced += [known] * (has_ended and blocks == 0)
         if cursor.token.kind == "string":
             contained.extend(fragments_in_text(cursor.token.text))
+        if key == "CASE" or (key == "BEGIN" and follower not in _NOT_A_BLOCK):
+            is_block |= blocks == 0 and cursor.ahead(-1).key == "AS"
+            blocks += 1
+        elif key == "END" and follower != "CONVERSATION":
+            blocks -= 1
+            has_ended |= is_block and blocks == 0
         cursor.take()
-    return statements.DefineModule(kind, name, tuple(dict.fromkeys(contained)))
+    return tuple(dict.fromkeys(contained)), tuple(dict.fromkeys(misplaced))
 
 
 def _assignment(cursor: TokenCursor, _depth: int) -> Statement:

@@ -318,10 +318,13 @@ class ScriptRunner:
                 if not self._lenient:
                     raise RefusalError(reason, number)
                 self._note(source, parsed, "unknown", f"skipped: {reason}")
-            case statements.DefineModule(kind, name, contained):
+            case statements.DefineModule(kind, name, contained, misplaced):
                 self._modules[folded(name)] = contained
                 self._others[folded(target.current or ""), folded(name)] = "module"
-                self._skip(source, parsed, kind)
+                if misplaced:
+                    self._note(source, parsed, "not_executed", _misplaced_text(kind, misplaced))
+                else:
+                    self._skip(source, parsed, kind)
             case statements.Skipped(kind, _, created) as skipped:
                 if kind == "RAISERROR":
                     self._throw_again(frame)
@@ -577,6 +580,15 @@ def _is_about_broker(parsed: ParsedStatement) -> bool:
         parsed.statement.kind in EVENT_NOTIFICATION_KINDS
     )
     return parsed.verb not in (None, "USE") or bool(parsed.annotations) or is_notification
+
+
+def _misplaced_text(kind: str, verbs: Sequence[str]) -> str:
+    """States that the statements after a procedure, view or the like are part of it, because no GO separates them."""
+    noun = {"PROC": "procedure"}.get(noun := kind.split()[-1], noun.lower())
+    return (
+        f"not executed, although {', '.join(verbs)} follows: up to GO, everything is part of the {noun}; "
+        f"write GO before {verbs[0]}"
+    )
 
 
 def _jump(parsed: ParsedStatement, label: str, frame: _Frame) -> _JumpError:

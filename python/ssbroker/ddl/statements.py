@@ -559,11 +559,15 @@ class CallProcedure:
 
 @dataclass(frozen=True, slots=True)
 class DefineModule:
-    """CREATE or ALTER PROCEDURE, FUNCTION, TRIGGER or VIEW; `contained` are the known statements in it, and fragments of statements in its texts."""
+    """CREATE or ALTER PROCEDURE, FUNCTION, TRIGGER or VIEW; `contained` are the known statements in it, and fragments of statements in its texts.
+
+    `misplaced` are known statements that were probably meant to follow the module, because no GO separates them.
+    """
 
     kind: str
     name: str
     contained: tuple[str, ...] = ()
+    misplaced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
