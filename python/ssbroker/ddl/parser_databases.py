@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from ssbroker._text import did_you_mean
 from ssbroker.ddl import statements
 from ssbroker.ddl.statements import BrokerOption, Statement
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
@@ -100,6 +101,7 @@ def _set_options(cursor: TokenCursor) -> tuple[BrokerOption | None, bool | None,
         else:
             if cursor.token.kind != "word" or key in STATEMENT_WORDS:
                 cursor.fail("expected an option")
+            _refuse_misspelled(cursor)
             others.append(key)
             depth = 0
             ends = STATEMENT_WORDS | {";", ",", "WITH"}
@@ -111,6 +113,13 @@ def _set_options(cursor: TokenCursor) -> tuple[BrokerOption | None, bool | None,
             cursor.expect_complete()
         if not cursor.accept(","):
             return option, honor_priority, others
+
+
+def _refuse_misspelled(cursor: TokenCursor) -> None:
+    """Refuses an option whose name resembles an option of the broker; other options are not checked."""
+    hint = did_you_mean(cursor.key, _BROKER_OPTIONS | {"HONOR_BROKER_PRIORITY"})
+    if hint:
+        cursor.fail(f"{cursor.key} is not an option of a database{hint}")
 
 
 def _termination(cursor: TokenCursor) -> None:
@@ -135,10 +144,13 @@ def restore_database(cursor: TokenCursor) -> Statement:
     option = None
     name = None if cursor.key.startswith("@") else subject_name(cursor)
     while not (cursor.at_end or cursor.key == ";" or cursor.key in STATEMENT_WORDS - {"MOVE"}):
-        if cursor.key in _BROKER_OPTIONS and cursor.ahead(-1).key in ("WITH", ","):
-            if option is not None:
+        if cursor.ahead(-1).key in ("WITH", ","):
+            if cursor.key not in _BROKER_OPTIONS:
+                _refuse_misspelled(cursor)
+            elif option is not None:
                 cursor.fail("only one broker option is allowed")
-            option = cast("BrokerOption", cursor.key)
+            else:
+                option = cast("BrokerOption", cursor.key)
         cursor.take()
     cursor.expect_complete()
     if name is None or canonical_name(name) in SYSTEM_DATABASES:
