@@ -274,6 +274,69 @@ def test_names_of_databases_queues_and_schemas_compare_without_case() -> None:
     assert refused("CREATE DATABASE Sales CREATE DATABASE SALES").number == 1801
 
 
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("ENABLE_BROKERS WITH ROLLBACK IMMEDIATE", "ENABLE_BROKER"),
+        ("RECOVERY SIMPLE, DISABLE_BROCKER", "DISABLE_BROKER"),
+        ("NEWBROKER", "NEW_BROKER"),
+        ("ERROR_BROKER_CONVERSATION", "ERROR_BROKER_CONVERSATIONS"),
+        ("HONOUR_BROKER_PRIORITY ON", "HONOR_BROKER_PRIORITY"),
+    ],
+)
+def test_a_misspelled_option_of_the_broker_is_refused(option: str, meant: str) -> None:
+    error = refused("CREATE DATABASE Sales", f"ALTER DATABASE Sales SET {option}")
+    assert (error.line, error.number) == (2, 102)
+    assert f"is not an option of a database; did you mean {meant}?" in str(error)
+    assert refused("RESTORE DATABASE Sales FROM DISK = 'a' WITH REPLACE, ENABLE_BROKR").number == 102
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE",
+        "RECOVERY SIMPLE",
+        "TRUSTWORTHY ON, DB_CHAINING OFF",
+        "QUERY_STORE = ON (OPERATION_MODE = READ_WRITE)",
+        "RESTRICTED_USER",
+        "ERROR_SOMETHING_NEW ON",
+    ],
+)
+def test_other_options_of_databases_are_skipped(option: str) -> None:
+    script, _ = skipped("CREATE DATABASE Sales", f"ALTER DATABASE Sales SET {option}")
+    assert [note.kind for note in script.notes] == ["skipped"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "EXEC sp_renamedb 'Sales', 'Shop'",
+        "EXECUTE @r = master..sp_renamedb @dbname = N'sales', @newname = [Shop]",
+        "EXEC sp_rename N'Sales', N'Shop', 'database'",
+    ],
+)
+def test_procedures_rename_databases(call: str) -> None:
+    script = read("CREATE DATABASE Sales", "USE Sales", "CREATE QUEUE Q", f"{call};", "USE Shop", "DROP QUEUE Q")
+    assert list(databases(script)) == ["Shop", "msdb"]
+    assert script.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("call", "procedure"),
+    [
+        ("EXEC sp_renamedb @old, 'Shop'", "sp_renamedb"),
+        ("EXEC master.dbo.sp_detach_db 'Sales'", "sp_detach_db"),
+        ("IF @a = 1 EXEC sp_attach_db 'Sales', 'c:\\sales.mdf'", "sp_attach_db"),
+        ("IF @a = 1 EXEC sp_renamedb 'Sales', 'Shop'", "ALTER DATABASE"),
+    ],
+)
+def test_other_procedures_that_change_databases_are_reported(call: str, procedure: str) -> None:
+    script, messages = skipped("CREATE DATABASE Sales", call)
+    assert f"not executed, although it contains {procedure}: " in messages[0]
+    assert script.notes[0].is_problem
+    assert list(databases(script)) == ["Sales", "msdb"]
+
+
 def test_scripts_run_in_sequence() -> None:
     scripts = [("USE Sales", "1.sql"), ("CREATE ROUTE R WITH ADDRESS = 'LOCAL'", None)]
     assert names(ddl.read_servers(scripts, now=NOW, options=ddl.STRICT)[None]) == ["AutoCreatedLocal", "R"]

@@ -25,6 +25,8 @@ _TEXT_PROCEDURES: Final = frozenset(
     ["sp_foreachdb", "sp_ineachdb", "sp_msforeach_worker", "sp_msforeachdb", "sp_msforeachtable", "sp_prepexec"]
 )
 """Procedures that execute the texts in their arguments."""
+_RENAME_PARAMETERS: Final = (("@dbname", "@objname"), ("@newname",), ("@objtype",))
+"""The names of the parameters of procedures that rename a database, in order."""
 _REMOTE_NAME_PARTS: Final = 4
 """The parts of the name of a procedure on a linked server: server, database, schema, name."""
 _STATEMENT_START: Final = re.compile(
@@ -128,6 +130,8 @@ def _statement(cursor: TokenCursor, depth: int) -> ParsedStatement:
     if verb is None or subject is None or isinstance(statement, Skipped):
         cursor.begin_statement(first)
         subject = _shortened(cursor.summary())
+    if isinstance(statement, statements.AlterDatabase):
+        verb = "ALTER DATABASE"  # also if a procedure renames the database
     end = cursor.token.end if cursor.key == ";" else cursor.previous_end
     return ParsedStatement(statement, subject, start, end, None if isinstance(statement, Skipped) else verb)
 
@@ -394,15 +398,31 @@ def _procedure_call(cursor: TokenCursor) -> Statement:
         rest = rest[1:] if is_empty else rest[2:]
     name = parts[-1] if parts else ""
     is_remote = len(parts) == _REMOTE_NAME_PARTS
+    arguments = [_split_argument_name(part) for part in _comma_separated(rest)]
+    renamed = None if is_remote else _renamed_database(name.lower(), arguments)
+    if renamed is not None:
+        return renamed
     if name.lower() != "sp_executesql":
         changed = tuple(token.text for token in rest if token.key.startswith("@"))
         is_output = any(token.key in ("OUT", "OUTPUT") for token in rest)
         texts = rest if name.lower() in _TEXT_PROCEDURES else ()
         return statements.CallProcedure(name, changed if is_output else (), texts, is_remote)
     database = parts[-3] if len(parts) > 2 and parts[-3] else None  # noqa: PLR2004 - database, schema, name
-    text, *others = [_split_argument_name(part) for part in _comma_separated(rest)] or [(None, ())]
+    text, *others = arguments or [(None, ())]
     declarations = others[0][1] if others else ()
     return statements.ExecuteText(text[1], database, declarations, tuple(others[1:]), is_remote)
+
+
+def _renamed_database(procedure: str, arguments: list[tuple[str | None, Tokens]]) -> statements.AlterDatabase | None:
+    """Returns the statement for a call that renames a database; None for other calls, and for names that are not literals."""
+    values = [value[0].text for _, value in arguments if len(value) == 1 and not value[0].key.startswith("@")]
+    is_positional = all(
+        name is None or name.lower() in known for (name, _), known in zip(arguments, _RENAME_PARAMETERS, strict=False)
+    )
+    kinds = {"sp_renamedb": [], "sp_rename": ["DATABASE"]}
+    if not is_positional or len(values) < len(arguments) or kinds.get(procedure) != [one.upper() for one in values[2:]]:
+        return None
+    return statements.AlterDatabase(values[0], None, values[1]) if len(values) > 1 else None
 
 
 def _closing_parenthesis(tokens: Tokens) -> int | None:

@@ -55,6 +55,7 @@ _EXEC_DEPTH_MAX: Final = 32
 _TEXTS_MAX: Final = 100_000
 _JUMPS_MAX: Final = 1_000
 _UNDECIDED_CONDITION: Final = "its condition cannot be evaluated from the script"
+_PROCEDURE: Final = "procedures are not executed"
 _REMOTE: Final = "it runs on a linked server"
 _UNDECIDED_TEXT: Final = "its text cannot be determined from the script"
 _WAITING: Final = (
@@ -77,6 +78,8 @@ _WAITING: Final = (
     statements.OpenMasterKey,
     statements.AlterEndpoint,
 )
+_DATABASE_PROCEDURES: Final = frozenset(["sp_attach_db", "sp_attach_single_file_db", "sp_detach_db", "sp_renamedb"])
+"""System procedures that attach, detach or rename databases."""
 _SECURITY_KINDS: Final = frozenset(
     {"CREATE LOGIN", "ALTER LOGIN", "DROP LOGIN", "GRANT ON ENDPOINT", "DENY ON ENDPOINT", "REVOKE ON ENDPOINT"}
 )
@@ -295,7 +298,7 @@ class ScriptRunner:
             case statements.ExecuteText() as execute:
                 self._execute_text(target, source, parsed, execute, frame)
             case statements.CallProcedure(changed_variables=changed):
-                why = _REMOTE if parsed.statement.is_remote else "procedures are not executed"
+                why = _REMOTE if parsed.statement.is_remote else _PROCEDURE
                 self._note_not_executed(source, parsed, self._held(parsed, frame), why, kind="EXEC")
                 _forget(frame, changed)
             case statements.TransactionControl(action):
@@ -426,7 +429,9 @@ class ScriptRunner:
                 for _, _, assigned in assignments:
                     yield from _fragments(assigned or (), frame)
             case statements.CallProcedure(name, _, text, is_remote):
-                yield from () if is_remote else self._modules.get(folded(name), ())
+                if not is_remote:
+                    yield from self._modules.get(folded(name), ())
+                    yield from [name] * (name.lower() in _DATABASE_PROCEDURES)
                 yield from _fragments(text, frame)
 
     def _assign(
