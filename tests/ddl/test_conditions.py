@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Final
 
 import pytest
 
@@ -27,10 +28,10 @@ SET @name = 'nor' + 'th'
 """
 
 
-def verdict(condition: str) -> str:
+def verdict(condition: str, *, made: str = MADE, after: str = "") -> str:
     """Returns which branch of IF a condition takes: yes, no, or neither."""
     route = "CREATE ROUTE {} WITH ADDRESS = 'LOCAL'"
-    text = f"{MADE}\nIF {condition} {route.format('Yes')} ELSE {route.format('No')}"
+    text = f"{made}\nIF {condition} {route.format('Yes')} ELSE {route.format('No')}{after}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DdlWarning)
         found = set(names(ddl.read(text, now=NOW)))
@@ -88,6 +89,115 @@ def verdict(condition: str) -> str:
 def test_condition_holds(condition: str) -> None:
     assert verdict(condition) == "yes"
     assert verdict(f"NOT ({condition})") == "no"
+
+
+EXISTING: Final = "USE Sales\nGO\nCREATE TABLE dbo.Made (a int)\nCREATE SCHEMA app\nGO\nCREATE QUEUE app.Q\nGO\n"
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("OBJECT_ID(N'dbo.Orders', N'U') IS NULL", "neither"),
+        ("OBJECT_ID('dbo.Orders') IS NOT NULL", "neither"),
+        ("OBJECT_ID('msdb.dbo.sysjobs') IS NOT NULL", "neither"),
+        ("EXISTS (SELECT * FROM sys.views)", "neither"),
+        ("EXISTS (SELECT * FROM sys.tables WHERE name = 'Orders')", "neither"),
+        ("'Orders' IN (SELECT name FROM sys.objects)", "neither"),
+        ("(SELECT COUNT(*) FROM sys.procedures) = 0", "neither"),
+        ("EXISTS (SELECT * FROM sys.objects WHERE object_id = OBJECT_ID('dbo.p') AND type IN ('P', 'PC'))", "neither"),
+        ("EXISTS (SELECT * FROM sys.schemas WHERE name = 'other')", "neither"),
+        (
+            "EXISTS (SELECT * FROM sys.tables t JOIN sys.schemas s ON s.schema_id = t.schema_id WHERE s.name = 'dbo')",
+            "neither",
+        ),
+        ("DB_ID('Billing') IS NULL", "neither"),
+        ("EXISTS (SELECT * FROM sys.databases WHERE name LIKE 'Bill%' AND database_id > 4)", "neither"),
+        ("(SELECT COUNT(*) FROM sys.databases) = 5", "neither"),
+        ("OBJECT_ID('dbo.Made', 'U') IS NOT NULL", "yes"),
+        ("EXISTS (SELECT * FROM sys.tables WHERE name = 'made')", "yes"),
+        ("'made' IN (SELECT name FROM sys.objects)", "yes"),
+        ("OBJECT_ID('app.Q') IS NOT NULL AND OBJECT_ID('dbo.Q') IS NULL", "yes"),
+        ("OBJECT_ID('dbo.Orders', 'SQ') IS NULL", "yes"),
+        ("EXISTS (SELECT * FROM sys.objects WHERE object_id = OBJECT_ID('dbo.Q'))", "no"),
+        ("EXISTS (SELECT * FROM sys.objects WHERE name = 'Orders' AND type = 'SQ')", "no"),
+        ("EXISTS (SELECT * FROM sys.service_queues WHERE name = 'Orders')", "no"),
+        ("EXISTS (SELECT * FROM sys.services WHERE name = '//Orders')", "no"),
+        ("EXISTS (SELECT * FROM sys.schemas WHERE name = 'APP')", "yes"),
+        ("DB_ID('sales') IS NOT NULL AND DB_ID() = DB_ID('Sales') AND DB_ID('msdb') = 4", "yes"),
+        ("DB_ID('Later') IS NOT NULL AND EXISTS (SELECT * FROM sys.databases WHERE name = 'Altered')", "yes"),
+        ("DB_ID('New') IS NULL AND NOT EXISTS (SELECT * FROM sys.databases WHERE name = 'Gone')", "yes"),
+        ("DB_ID('Commented') IS NULL", "neither"),
+        ("(SELECT COUNT(*) FROM sys.databases WHERE name = 'Sales') = 1", "yes"),
+        ("EXISTS (SELECT * FROM sys.databases WHERE database_id = DB_ID() AND is_broker_enabled = 0)", "no"),
+        (
+            (
+                "EXISTS (SELECT * FROM sys.service_queues AS q INNER JOIN sys.schemas AS s ON q.schema_id = s.schema_id "
+                "AND QUOTENAME(s.name) = QUOTENAME('app') WHERE QUOTENAME(q.name) = QUOTENAME('q'))"
+            ),
+            "yes",
+        ),
+        (
+            "EXISTS (SELECT * FROM sys.service_queues q, sys.schemas s WHERE q.schema_id = s.schema_id AND q.name = 'Q' AND s.name = 'dbo')",
+            "no",
+        ),
+        (
+            (
+                "EXISTS (SELECT 1 FROM sys.services s JOIN sys.service_queues q ON s.service_queue_id = q.object_id "
+                "JOIN sys.schemas c ON c.schema_id = q.schema_id WHERE s.name = '//None')"
+            ),
+            "no",
+        ),
+    ],
+)
+def test_a_database_that_the_script_only_uses_may_contain_other_objects(condition: str, expected: str) -> None:
+    later = "\nGO\nUSE Later -- USE Commented\nALTER DATABASE Altered SET ENABLE_BROKER\nCREATE DATABASE New\nDROP DATABASE Gone"
+    assert verdict(condition, made=EXISTING, after=later) == expected
+
+
+@pytest.mark.parametrize(
+    "guarded",
+    [
+        "IF DB_ID(N'X') IS NULL CREATE DATABASE X",
+        "IF NOT EXISTS (SELECT * FROM sys.databases WHERE name = N'X') EXEC ('CREATE DATABASE X')",
+        "IF DB_ID('X') IS NOT NULL BEGIN ALTER DATABASE X SET SINGLE_USER; DROP DATABASE X END\nGO\nCREATE DATABASE X",
+        "USE Sales\nIF OBJECT_ID('dbo.Q') IS NULL CREATE QUEUE Q",
+        "USE Sales\nIF EXISTS (SELECT * FROM sys.objects WHERE name = 'Q') DROP QUEUE Q",
+        "USE Sales\nIF NOT EXISTS (SELECT * FROM sys.services WHERE name = 'S') CREATE ROUTE S WITH ADDRESS = 'LOCAL'",
+        (
+            "USE Sales\nIF OBJECT_ID('dbo.p') IS NOT NULL DROP PROCEDURE dbo.p\nGO\nCREATE PROCEDURE dbo.p AS SELECT 1\nGO\n"
+            "IF OBJECT_ID('dbo.p') IS NOT NULL DROP ROUTE AutoCreatedLocal"
+        ),
+        "CREATE DATABASE New\nGO\nUSE New\nIF OBJECT_ID('dbo.T') IS NULL DROP ROUTE AutoCreatedLocal",
+        "CREATE DATABASE Old\nALTER DATABASE Old MODIFY NAME = New\nUSE New\nIF OBJECT_ID('T') IS NULL CREATE QUEUE T2",
+        "USE Sales\nIF OBJECT_ID('tempdb..#t') IS NOT NULL DROP QUEUE Q",
+    ],
+)
+def test_common_guards_are_evaluated(guarded: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DdlWarning)
+        script = ddl.read(f"{guarded}\nGO\nUSE Sales\nGO\nCREATE ROUTE R WITH ADDRESS = 'LOCAL'", now=NOW)
+    assert [str(note) for note in script.notes if note.is_problem] == []
+
+
+@pytest.mark.parametrize("guard", ["OBJECT_ID('dbo.Orders') IS NULL", "@@SERVERNAME <> N'SQL01'"])
+def test_an_undecided_guard_of_the_whole_script_is_reported(guard: str) -> None:
+    script, messages = skipped(
+        "USE Sales",
+        "GO",
+        f"IF {guard} BEGIN RAISERROR('no', 16, 1) SET NOEXEC ON END",
+        "GO",
+        "DROP ROUTE AutoCreatedLocal",
+    )
+    assert "not executed, although it contains SET NOEXEC: its condition cannot be evaluated" in messages[0]
+    assert names(script) == []
+
+
+def test_databases_of_each_server_are_separate() -> None:
+    guard = "IF DB_ID('Sales') IS NULL CREATE ROUTE R WITH ADDRESS = 'LOCAL'\nGO\n"
+    text = f":connect A\nUSE Stock\n{guard}USE Sales\nGO\n:connect B\nUSE Stock\n{guard}"
+    options = ddl.ScriptOptions(collects=True)
+    a, b = ddl.read_servers([(text, None)], now=NOW, options=options).values()
+    assert [len([note for note in one.notes if note.is_problem]) for one in (a, b)] == [0, 1]
 
 
 @pytest.mark.parametrize("condition", ["NULL = NULL", "NULL <> 1", "@missing IS NOT NULL AND 1 = 2", "LEN(NULL) = 1"])

@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ssbroker.ddl.expressions import UNDECIDED, BinaryName, Row, Value, folded
+from ssbroker.ddl.expressions import UNDECIDED, BinaryName, PossibleRow, Row, Undecided, Value, folded
 from ssbroker.ddl.system_objects import SYSTEM_CONTRACTS, SYSTEM_MESSAGE_TYPES, SYSTEM_SERVICES
 
 FIRST_USER_ID: Final = 65_536
 _MASTER_KEY_NAME: Final = "##MS_DatabaseMasterKey##"
 _FIRST_DATABASE_ID: Final = 5
 SYSTEM_DATABASE_IDS: Final = {"master": 1, "tempdb": 2, "model": 3, "msdb": 4}
+
+
+DATABASE_VIEWS: Final = ("databases", "sysdatabases")
+"""The views of the databases of an instance."""
 
 
 class DatabaseRow(NamedTuple):
@@ -80,6 +84,28 @@ def object_id(*names: str) -> int:
     return zlib.crc32(folded(".".join(names)).encode()) & 0x7FFFFFFF
 
 
+def possible_row(known: Iterable[Row], id_column: str, *, named: Iterable[str] = ()) -> PossibleRow:
+    """Returns the row that a view may have besides the known rows, from which its name, id and type differ.
+
+    Args:
+        known: The known rows; if they have types, these are types of which all objects are known.
+        id_column: The column of the id.
+        named: Other names from which the name differs.
+    """
+    rows = list(known)
+    row = PossibleRow()
+    for column in ("name", id_column, "type", "type_desc"):
+        values = [value for each in rows if isinstance(value := each.get(column), str | int)]
+        values += named if column == "name" else ()
+        row[column] = Undecided(other_than=frozenset(folded(one) if isinstance(one, str) else one for one in values))
+    return row
+
+
+def _schemas(objects: DatabaseObjects) -> Iterator[Row]:
+    for name in dict.fromkeys(["dbo", "guest", "INFORMATION_SCHEMA", "sys", *(one.schema for one in objects.queues)]):
+        yield {"name": name, "schema_id": object_id(name)}
+
+
 def _databases(databases: Iterable[DatabaseRow]) -> Iterator[Row]:
     """Yields `sys.databases`, with the system databases."""
     given = list(databases)
@@ -129,7 +155,7 @@ def view_rows(
         endpoint: Returns the endpoint of the instance.
         objects: Returns the objects of the database whose view is read.
     """
-    if view in ("databases", "sysdatabases"):
+    if view in DATABASE_VIEWS:
         return _databases(databases())
     if view in ("endpoints", "tcp_endpoints", "service_broker_endpoints"):
         return _endpoints(endpoint())
@@ -207,6 +233,7 @@ _VIEWS: Final[dict[str, Callable[[DatabaseObjects], Iterable[Row]]]] = {
     "database_principals": _users,
     "remote_service_bindings": lambda objects: _names(objects.bindings),
     "routes": _routes,
+    "schemas": _schemas,
     "service_contracts": lambda objects: _contracts(objects.contracts),
     "service_message_types": lambda objects: _message_types(objects.message_types),
     "service_queues": _queues,

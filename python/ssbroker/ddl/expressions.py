@@ -21,15 +21,25 @@ class BinaryName(str):
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A value that the script does not determine; `holds` are the fragments of statements that it seems to contain, if it is text."""
+    """A value that the script does not determine.
+
+    Attributes:
+        holds: The fragments of statements that the value seems to contain, if it is text.
+        other_than: Values from which it differs; texts are without case.
+    """
 
     holds: tuple[str, ...] = ()
+    other_than: frozenset[str | int] = frozenset()
 
 
 UNDECIDED: Final = Undecided()
 Value: TypeAlias = str | int | bool | Undecided | None
 Row: TypeAlias = Mapping[str, Value]
 """A row of a catalog view, by column in lower case."""
+
+
+class PossibleRow(dict[str, Value]):
+    """A row that a view may have besides the known rows; columns that it lacks have any value."""
 
 
 class Scope(Protocol):
@@ -48,7 +58,7 @@ class Scope(Protocol):
         """Returns the name of the current database."""
 
     def object_id(self, name: str, kind: str | None) -> Value:
-        """Returns the id of a queue or another object; None if it does not exist."""
+        """Returns the id of a queue or another object; None if it does not exist, undecided if it may exist."""
 
 
 class _UnknownSyntaxError(Exception):
@@ -99,15 +109,20 @@ def fragments_in_tokens(tokens: Tokens, variable: Callable[[str], Value]) -> tup
 
 def equal(one: Value, other: Value) -> bool | Undecided | None:
     """Compares two values as SQL Server does by default: text ignoring case, except names that are compared byte by byte."""
-    if isinstance(one, Undecided) or isinstance(other, Undecided):
-        return UNDECIDED
     if one is None or other is None:
         return None
+    if isinstance(one, Undecided) or isinstance(other, Undecided):
+        return False if _is_excluded(one, other) or _is_excluded(other, one) else UNDECIDED
     if isinstance(one, str) and isinstance(other, str):
         if isinstance(one, BinaryName) or isinstance(other, BinaryName):
             return str(one) == str(other)
         return folded(one).rstrip(" ") == folded(other).rstrip(" ")
     return _number(one) == _number(other)
+
+
+def _is_excluded(found: Value, undecided: Value) -> bool:
+    key = folded(found).rstrip(" ") if isinstance(found, str) else found
+    return isinstance(undecided, Undecided) and key in undecided.other_than
 
 
 def folded(name: str) -> str:
@@ -205,7 +220,7 @@ class _Evaluation:
     def _predicate(self) -> bool | Undecided | None:
         if self._accept("EXISTS"):
             rows = self._subquery(is_selected=False)
-            return UNDECIDED if isinstance(rows, Undecided) else bool(rows)
+            return UNDECIDED if rows == [UNDECIDED] else bool(rows)
         if self.key == "(" and not self._is_subquery() and self._holds_condition():
             self._take()
             found = self.condition()
@@ -255,10 +270,7 @@ class _Evaluation:
 
     def _in(self, left: Value) -> bool | Undecided | None:
         if self._is_subquery():
-            found = self._subquery()
-            if isinstance(found, Undecided):
-                return UNDECIDED
-            members = found
+            members = self._subquery()
         else:
             self._expect("(")
             members = [self.value()]
@@ -285,8 +297,7 @@ class _Evaluation:
         if token.kind == "string":
             return self._take().text
         if self._is_subquery():
-            rows = self._subquery()
-            return rows if isinstance(rows, Undecided) else next(iter(rows), None)
+            return next(iter(self._subquery()), None)
         if self._accept("("):
             found = self.value()
             self._expect(")")
@@ -391,8 +402,11 @@ class _Evaluation:
         follower, self.index = self.key, start
         return follower not in _AFTER_VALUE
 
-    def _subquery(self, *, is_selected: bool = True) -> list[Value] | Undecided:
-        """Evaluates a subquery; returns the selected value of each row, or None for each row if only the number of rows matters."""
+    def _subquery(self, *, is_selected: bool = True) -> list[Value]:
+        """Evaluates a subquery; returns the selected value of each row, or None for each row if only the number of rows matters.
+
+        The last value is UNDECIDED if there may be other rows.
+        """
         self._expect("(")
         self._expect("SELECT")
         if self._accept("TOP"):
@@ -408,15 +422,14 @@ class _Evaluation:
         tables = self._tables()
         where: Tokens = self._tokens_until("") if self._accept("WHERE") else ()
         self._expect(")")
-        rows = self._matching(tables, where)
-        if isinstance(rows, Undecided):
-            return UNDECIDED
+        rows, is_certain = self._matching(tables, where)
+        others: list[Value] = [] if is_certain else [UNDECIDED]
         if not is_selected:
-            return [None for _ in rows]
+            return [None for _ in rows] + others
         keys = [token.key for token in columns]
         if keys[:2] in (["COUNT", "("], ["COUNT_BIG", "("]):
-            return [len(rows)] if keys[-1] == ")" else UNDECIDED
-        return [self._select_value(columns, row) for row in rows]
+            return [len(rows)] if keys[-1] == ")" and is_certain else [UNDECIDED]
+        return [self._select_value(columns, row) for row in rows] + others
 
     def _select_value(self, columns: Tokens, row: dict[str, Row]) -> Value:
         evaluation = _Evaluation(columns, self.scope, {**self.row, **row})
@@ -479,30 +492,32 @@ class _Evaluation:
         rows = self.scope.rows(name.lower(), database) if is_system else None
         return _Table(alias.lower(), None if rows is None else list(rows))
 
-    def _matching(self, tables: list[_Table], where: Tokens) -> list[dict[str, Row]] | Undecided:
-        """Returns the combinations of rows that satisfy all conditions."""
+    def _matching(self, tables: list[_Table], where: Tokens) -> tuple[list[dict[str, Row]], bool]:
+        """Returns the combinations of rows that satisfy all conditions, and whether there are certainly no others."""
         known = [(table.alias, table.rows) for table in tables if table.rows is not None]
         if len(known) < len(tables):
-            return UNDECIDED
+            return [], False
         conditions = [table.on for table in tables if table.on] + ([where] if where else [])
         wanted = _wanted_name(where)
         if len(known) == 1 and wanted is not None:
             ((alias, rows),) = known
             known = [(alias, [row for row in rows if _may_have_name(row, wanted)])]
         if math.prod(len(rows) for _, rows in known) > _COMBINATIONS_MAX:
-            return UNDECIDED
+            return [], False
         found: list[dict[str, Row]] = []
-        is_undecided = False
+        is_certain = True
         for combination in _combinations(known):
             holds: bool | Undecided | None = True
             for condition in conditions:
                 evaluation = _Evaluation(condition, self.scope, {**self.row, **combination})
                 holds = _and(holds, evaluation.condition())
                 evaluation.expect_end()
-            is_undecided |= isinstance(holds, Undecided)
+            if holds is True and any(isinstance(row, PossibleRow) for row in combination.values()):
+                holds = UNDECIDED
+            is_certain &= not isinstance(holds, Undecided)
             if holds is True:
                 found.append(combination)
-        return UNDECIDED if is_undecided and not found else found
+        return found, is_certain
 
 
 def _wanted_name(where: Tokens) -> str | None:
@@ -544,20 +559,20 @@ def _negated(one: bool | Undecided | None) -> bool | Undecided | None:  # noqa: 
 
 
 def _is_less(one: Value, other: Value) -> bool | Undecided | None:
-    if isinstance(one, Undecided) or isinstance(other, Undecided):
-        return UNDECIDED
     if one is None or other is None:
         return None
+    if isinstance(one, Undecided) or isinstance(other, Undecided):
+        return UNDECIDED
     if isinstance(one, str) and isinstance(other, str):
         return folded(one) < folded(other)
     return _number(one) < _number(other)
 
 
 def _like(text: Value, pattern: Value) -> bool | Undecided | None:
-    if isinstance(text, Undecided) or isinstance(pattern, Undecided):
-        return UNDECIDED
     if text is None or pattern is None:
         return None
+    if isinstance(text, Undecided) or isinstance(pattern, Undecided):
+        return UNDECIDED
     first, *others = _split_pattern(str(pattern))
     # Atomic groups: the first match of a part is as good as any later match, so the time does not grow with the number
     # of parts.

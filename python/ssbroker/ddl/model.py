@@ -199,6 +199,19 @@ Key = tuple[str, str]
 """The database and the name of an object."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedDatabases:
+    """The databases that scripts name anywhere, by name without case.
+
+    Attributes:
+        created: The databases that a script creates, restores or drops.
+        used: The databases that a script uses or alters, with their names as written.
+    """
+
+    created: frozenset[str] = frozenset()
+    used: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class InstanceModel:
     """The state that statements change; databases, routes and services are in order of creation.
@@ -230,6 +243,7 @@ class InstanceModel:
     current: str | None = None
     is_complete: bool = False
     dropped: set[str] = field(default_factory=set)
+    named: NamedDatabases = field(default_factory=NamedDatabases)
     announced: list[str] | None = None
     """The databases that the files of a folder create, in any order; None for a single script."""
 
@@ -450,20 +464,28 @@ class InstanceModel:
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
         """Returns the rows of a catalog view; None if the view is not about Service Broker."""
-        return catalog_views.view_rows(
+        rows = catalog_views.view_rows(
             view,
-            databases=lambda: (
-                DatabaseRow(
-                    name,
-                    one.is_delivering and not one.is_restored,  # so that a condition runs ENABLE_BROKER
-                    None if one.guid is None else str(uuid.UUID(bytes=one.guid)),
-                )
-                for name, one in self.databases.items()
-                if not one.is_awaited
-            ),
+            databases=self._database_rows,
             endpoint=self._endpoint_row,
             objects=lambda: self._objects(self._viewed_database(database)),
         )
+        if rows is None or view not in catalog_views.DATABASE_VIEWS or self.is_complete:
+            return rows
+        known = list(rows)
+        return [*known, catalog_views.possible_row(known, "database_id", named={*self.named.created, *self.dropped})]
+
+    def _database_rows(self) -> Iterator[DatabaseRow]:
+        """Yields the databases that exist now, including those that the script will use without creating them."""
+        for name, one in self.databases.items():
+            if not one.is_awaited:
+                is_enabled = one.is_delivering and not one.is_restored  # so that a condition runs ENABLE_BROKER
+                yield DatabaseRow(name, is_enabled, None if one.guid is None else str(uuid.UUID(bytes=one.guid)))
+        others = (*self.databases, *self.dropped, *SYSTEM_DATABASES, *(self.announced or ()))
+        not_assumed = self.named.created.union(map(folded, others))
+        for key, name in self.named.used.items():
+            if key not in not_assumed:
+                yield DatabaseRow(name, is_broker_enabled=True, service_broker_guid=None)
 
     def _endpoint_row(self) -> EndpointRow | None:
         one = self.endpoint

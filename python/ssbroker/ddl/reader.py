@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +22,15 @@ from ssbroker.ddl.annotations import parse_list
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.expressions import Row, folded
 from ssbroker.ddl.lexer import ScriptBatch, ScriptPosition, ScriptSource, batches, decode
-from ssbroker.ddl.model import FIRST_ROUTE_ID, ROUTE_ID_MAX, InstanceModel, ObjectKind, listener_addresses, run
+from ssbroker.ddl.model import (
+    FIRST_ROUTE_ID,
+    ROUTE_ID_MAX,
+    InstanceModel,
+    NamedDatabases,
+    ObjectKind,
+    listener_addresses,
+    run,
+)
 from ssbroker.ddl.parser import ParsedBatch, parse
 from ssbroker.ddl.script_notes import Remark, ScriptNote
 from ssbroker.ddl.script_runner import ScriptRunner
@@ -172,57 +181,70 @@ def read_servers(
     Each script is a pair of its text (or the reason why it cannot be read) and its file. The instance of the statements
     before the first `:connect` has the name None; it is omitted if there are no such statements.
     """
-    at = utc_datetime(now)
     given = list(scripts)
-    servers: dict[str | None, _Server] = {}
     sources = _sources(given, options)
-    announced: dict[str, list[str]] = {}
-    for source, _ in sources if options.any_order else ():
-        for server_name, database in _created_databases(source):
-            announced.setdefault(server_name, []).append(database)
+    servers = _Servers(utc_datetime(now), options, [source for source, _ in sources])
     for source, errors in sources:
-        for server in servers.values():
+        for server in servers.known.values():
             server.start_file(options)
         try:
             for batch in batches(source):
                 is_empty = not batch.tokens and not batch.annotations
                 if is_empty and batch.server is None and len(sources) == 1:
                     continue
-                _server_of(servers, batch.server, at, options, announced).run(source, batch, errors)
+                servers.named(batch.server).run(source, batch, errors)
                 errors.clear()
             if errors:
-                _server_of(servers, None, at, options, announced).report(errors)
+                servers.named(None).report(errors)
         except DdlError as error:  # such as an unclosed quotation mark: the start of the next statement is unknown
             if not options.collects:
                 raise
-            last = None if not servers else next(reversed(servers))
-            _server_of(servers, last, at, options, announced).runner.report(error)
-    servers = servers or {None: _Server.start(at, options)}
+            last = None if not servers.known else next(reversed(servers.known))
+            servers.named(last).runner.report(error)
+    known = servers.known or {None: servers.named(None)}
     first = ScriptPosition(given[0][1] if given else None, 1)
-    named = {name: server.named_address(name) for name, server in servers.items()}
+    named = {name: server.named_address(name) for name, server in known.items()}
     # Two instances on one host cannot listen on the same port, so at least one of the scripts is not about this host.
     taken = Counter(named.values())
     return {
         name: server.finish(first, options, address=named[name] if taken[named[name]] == 1 else None)
-        for name, server in servers.items()
+        for name, server in known.items()
     }
 
 
-def _server_of(
-    servers: dict[str | None, _Server],
-    name: str | None,
-    now: datetime,
-    options: ScriptOptions,
-    announced: Mapping[str, Sequence[str]],
-) -> _Server:
-    """Returns the state of a server, which is added at its first use; case is ignored in names."""
-    known = next((one for one in servers if folded(one or "") == folded(name or "")), name)
-    if known not in servers:
-        servers[known] = _Server.start(now, options)
-        if options.any_order:
-            servers[known].target.instance.announce(announced.get(folded(name or ""), ()))
-            servers[known].start_file(options)
-    return servers[known]
+class _Servers:
+    """The servers of scripts, in order of connection.
+
+    Args:
+        now: The time from which LIFETIME counts.
+        options: How the scripts are read.
+        sources: All scripts.
+
+    Attributes:
+        known: The servers by name; the name None is the server before the first `:connect`.
+    """
+
+    def __init__(self, now: datetime, options: ScriptOptions, sources: Sequence[ScriptSource]) -> None:
+        self.known: Final[dict[str | None, _Server]] = {}
+        self._now: Final = now
+        self._options: Final = options
+        self._databases: Final = _named_databases(sources)
+        self._announced: Final[dict[str, list[str]]] = {}
+        for source in sources if options.any_order else ():
+            for server_name, database in _created_databases(source):
+                self._announced.setdefault(server_name, []).append(database)
+
+    def named(self, name: str | None) -> _Server:
+        """Returns the server with a name, which is added at its first use; case is ignored."""
+        key = folded(name or "")
+        known = next((one for one in self.known if folded(one or "") == key), name)
+        if known not in self.known:
+            self.known[known] = server = _Server.start(self._now, self._options)
+            server.target.instance.named = self._databases.get(key, NamedDatabases())
+            if self._options.any_order:
+                server.target.instance.announce(self._announced.get(key, ()))
+                server.start_file(self._options)
+        return self.known[known]
 
 
 def _sources(
@@ -279,6 +301,30 @@ def _created_databases(source: ScriptSource) -> Iterator[tuple[str, str]]:
                     yield folded(batch.server or ""), one.statement.name
     except DdlError:  # reported when the script runs
         return
+
+
+_ASKS_FOR_DATABASE: Final = re.compile(r"\bDB_ID\b|\b(?:sys)?databases\b", re.IGNORECASE)
+_NAMES_CREATED: Final = re.compile(
+    rf"\b(?:(?:CREATE|RESTORE|DROP)\s+DATABASE\s+(?:IF\s+EXISTS\s+)?|MODIFY\s+NAME\s*=\s*){_NAME}", re.IGNORECASE
+)
+_NAMES_USED: Final = re.compile(rf"\b(?:USE|ALTER\s+DATABASE(?!\s+CURRENT\b))\s+{_NAME}", re.IGNORECASE)
+
+
+def _named_databases(sources: Sequence[ScriptSource]) -> dict[str, NamedDatabases]:
+    """Returns the databases that scripts name in statements and texts, by folded server name; nothing if no script has conditions about databases."""
+    words: dict[str, list[str]] = {}
+    for source in sources if any(_ASKS_FOR_DATABASE.search(source.text) for source in sources) else ():
+        with suppress(DdlError):  # reported when the script runs
+            for batch in batches(source):  # without comments
+                server = words.setdefault(folded(batch.server or ""), [])
+                server += (source.text[token.start : token.end] for token in batch.tokens)
+    return {
+        server: NamedDatabases(
+            created=frozenset(folded("".join(match)) for match in _NAMES_CREATED.findall(" ".join(found))),
+            used={folded("".join(match)): "".join(match) for match in _NAMES_USED.findall(" ".join(found))},
+        )
+        for server, found in words.items()
+    }
 
 
 def _order(texts: Sequence[str]) -> list[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ssbroker.ddl import statements
-from ssbroker.ddl.catalog_views import object_id
+from ssbroker.ddl.catalog_views import object_id, possible_row
 from ssbroker.ddl.errors import EncodingError, RefusalError, refusal_text
 from ssbroker.ddl.expressions import (
     TEXT_MAX,
@@ -16,10 +16,11 @@ from ssbroker.ddl.expressions import (
     Row,
     Undecided,
     Value,
+    equal,
     folded,
-    is_true,
     fragments_in_tokens,
     fragments_in_value,
+    is_true,
     value,
 )
 from ssbroker.ddl.lexer import ScriptBatch, ScriptPosition, ScriptSource, text_batch
@@ -136,12 +137,14 @@ class ScriptRunner:
         notes: What was not done.
         run_count: The number of Service Broker statements that ran.
         seen_count: The number of Service Broker statements in the scripts.
+        queue_names: The names of the queues in the scripts, without case and schema; no other object has such a name.
     """
 
     def __init__(self, *, lenient: bool = False, collects: bool = False, any_order: bool = False) -> None:
         self.notes: Final[list[ScriptNote]] = []
         self.run_count = 0
         self.seen_count = 0
+        self.queue_names: Final[set[str]] = set()
         self._lenient: Final = lenient
         self._collects: Final = collects
         self._deferred: list[_Deferred] | None = [] if any_order else None
@@ -154,6 +157,8 @@ class ScriptRunner:
         self._modules: Final[dict[str, tuple[str, ...]]] = {}
         self._others: Final[dict[tuple[str, str], str]] = {}
         """The kinds of other objects that the script created, by database and name without case."""
+        self._created: Final[set[str]] = set()
+        """The databases that the script created, without case; they contain no other objects."""
 
     def report(self, error: DdlError, *, subject: str = "") -> None:
         """Adds the note of a refused statement, or of a file that cannot be decoded."""
@@ -165,9 +170,12 @@ class ScriptRunner:
     def parse(self, source: ScriptSource, batch: ScriptBatch) -> ParsedBatch:
         """Parses a batch; if errors are collected, continues to the end after an error."""
         parsed = parse(source, batch, report=self.report if self._collects else None)
-        self.seen_count += sum(_is_about_broker(one) for one in walk(parsed.statements)) + len(
-            parsed.instance_annotations
-        )
+        self.seen_count += len(parsed.instance_annotations)
+        for one in walk(parsed.statements):
+            self.seen_count += _is_about_broker(one)
+            match one.statement:
+                case statements.CreateQueue(queue) | statements.AlterQueue(queue) | statements.DropQueue(queue):
+                    self.queue_names.add(folded(queue.name))
         return parsed
 
     def run(self, target: ScriptTarget, source: ScriptSource, batch: ParsedBatch, *, is_repeated: bool = False) -> bool:
@@ -344,6 +352,7 @@ class ScriptRunner:
         misplaced = parsed.annotations.keys() - ANNOTATIONS.get(type(statement), frozenset())
         if misplaced:
             raise RefusalError(f"the annotation {min(misplaced)} does not apply to this statement")
+        before = target.current
         try:
             remark = target.run(statement, parsed.annotations, source.position(parsed.start))
         except RefusalError as refusal:
@@ -358,9 +367,23 @@ class ScriptRunner:
         if self._deferred is not None and remark in (NO_ENDPOINT, OTHER_ENDPOINT):  # a later file may create it
             self._deferred.append(_Deferred(source, parsed, target.current, RefusalError(remark.text)))
             return
+        self._follow_database(statement, before)
         self.run_count += not isinstance(statement, statements.UseDatabase)
         if remark is not None:
             self._note(source, parsed, remark.kind, remark.text, parsed.verb or "")
+
+    def _follow_database(self, statement: Statement, current: str | None) -> None:
+        """Records which databases the script has created."""
+        match statement:
+            case statements.CreateDatabase(name, is_attach) if not is_attach:
+                self._created.add(folded(name))
+            case statements.DropDatabase(names):
+                self._created.difference_update(map(folded, names))
+            case statements.RestoreDatabase(name):
+                self._created.discard(folded(name))
+            case statements.AlterDatabase(name, _, str(new)) if folded(name or current or "") in self._created:
+                self._created.remove(folded(name or current or ""))
+                self._created.add(folded(new))
 
     def _run_if(
         self,
@@ -394,6 +417,7 @@ class ScriptRunner:
                     _forget(frame, changed)
         held = [fragment for one in inner for fragment in self._held(one, frame)]
         held += self._jumps(parsed, inner, frame)
+        held += ("SET NOEXEC" for one in inner if one.statement == statements.SetNoexec(is_on=True))
         concerned = [(one, one.statement.kind) for one in inner if isinstance(one.statement, statements.Skipped)]
         concerned = [(one, kind) for one, kind in concerned if kind in EVENT_NOTIFICATION_KINDS | MESSAGE_KINDS]
         if concerned and not held:
@@ -544,16 +568,13 @@ class ScriptRunner:
             message = refusal_text(str(error), subject=parsed.subject, number=None)
             raise type(error)(f"{source.location(parsed.start)}: {message}", file=error.file) from error
 
-    def other_rows(self, view: str, database: str) -> list[Row] | None:
-        """Returns the rows of a view of objects that the script created but that do not exist in an instance, such as tables."""
-        kinds = _OTHER_VIEWS.get(view)
-        if kinds is None:
-            return None
-        return [
-            {"name": name, "object_id": object_id(name), "type": UNDECIDED, "schema_id": UNDECIDED}
-            for (where, name), kind in self._others.items()
-            if where == folded(database) and (not kinds or kind in kinds)
-        ]
+    def created_names(self, kinds: frozenset[str], database: str) -> list[str]:
+        """Returns the names, without case, of the objects of these kinds that the script created in a database."""
+        return [name for (where, name), kind in self._others.items() if where == folded(database) and kind in kinds]
+
+    def has_others(self, database: str) -> bool:
+        """Returns whether a database may contain tables and other objects that the script did not create."""
+        return folded(database) not in self._created
 
 
 _ROUTE_KEYS: Final = frozenset({"route_id", "lifetime"})
@@ -571,12 +592,26 @@ ANNOTATIONS: Final[dict[type, frozenset[str]]] = {
 }
 """The annotations that each kind of statement may have."""
 EMPTY: Final = "contains no statement that creates, alters or drops a database or an object of Service Broker"
-_OTHER_VIEWS: Final[dict[str, frozenset[str]]] = {
-    "objects": frozenset(),
-    "sysobjects": frozenset(),
-    "procedures": frozenset({"module"}),
-    "tables": frozenset({"TABLE"}),
-    "views": frozenset({"module"}),
+
+
+class _OtherView(NamedTuple):
+    """A view of objects that do not exist in an instance, such as tables, as far as the script creates them."""
+
+    kinds: frozenset[str]
+    """The kinds of the objects."""
+    target_view: str | None = None
+    """The view of the target whose rows the view contains too."""
+    id_column: str = "object_id"
+
+
+_OBJECTS: Final = _OtherView(frozenset({"TABLE", "SYNONYM", "SEQUENCE", "module"}), "service_queues")
+_OTHER_VIEWS: Final = {
+    "objects": _OBJECTS,
+    "sysobjects": _OBJECTS,
+    "procedures": _OtherView(frozenset({"module"})),
+    "schemas": _OtherView(frozenset({"SCHEMA"}), "schemas", "schema_id"),
+    "tables": _OtherView(frozenset({"TABLE"})),
+    "views": _OtherView(frozenset({"module"})),
 }
 
 
@@ -589,7 +624,7 @@ def _is_about_broker(parsed: ParsedStatement) -> bool:
 
 def _misplaced_text(kind: str, verbs: Sequence[str]) -> str:
     """States that the statements after a procedure, view or the like are part of it, because no GO separates them."""
-    noun = {"PROC": "procedure"}.get(noun := kind.split()[-1], noun.lower())
+    noun = {"PROC": "procedure"}.get(noun := kind.rsplit(maxsplit=1)[-1], noun.lower())
     return (
         f"not executed, although {', '.join(verbs)} follows: up to GO, everything is part of the {noun}; "
         f"write GO before {verbs[0]}"
@@ -673,11 +708,17 @@ class _Scope:
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
         """Returns the rows of a view."""
-        others = self.runner.other_rows(view, database or self.target.current or "")
-        if others is None:
+        other = _OTHER_VIEWS.get(view)
+        if other is None:
             return self.target.rows(view, database)
-        queues = list(self.target.rows("service_queues", database) or ()) if view in ("objects", "sysobjects") else []
-        return [*queues, *others]
+        where = database or self.target.current or ""
+        known = [] if other.target_view is None else list(self.target.rows(other.target_view, database) or ())
+        known += (
+            {"name": name, other.id_column: object_id(name)} for name in self.runner.created_names(other.kinds, where)
+        )
+        if self.runner.has_others(where):
+            known.append(possible_row(known, other.id_column, named=self.runner.queue_names))
+        return known
 
     def database_id(self, name: str | None) -> Value:
         """Returns the id of a database."""
@@ -685,15 +726,20 @@ class _Scope:
         if not isinstance(wanted, str):
             return UNDECIDED
         rows = self.target.rows("databases", None) or ()
-        return next((row["database_id"] for row in rows if folded(str(row["name"])) == folded(wanted)), None)
+        found = [(equal(row["name"], wanted), row["database_id"]) for row in rows]
+        known = next((number for is_wanted, number in found if is_wanted is True), None)
+        return UNDECIDED if known is None and any(isinstance(is_wanted, Undecided) for is_wanted, _ in found) else known
 
     def database_name(self) -> Value:
         """Returns the name of the current database."""
         return UNDECIDED if self.target.current is None else self.target.current
 
     def object_id(self, name: str, kind: str | None) -> Value:
-        """Returns the id of a queue, or of another object that the script created."""
-        *before, schema, unqualified = ["dbo", *_name_parts(name)]
+        """Returns the id of a queue, or of another object that the script created; undecided if another object may exist."""
+        parts = _name_parts(name)
+        if len(parts) > 3:  # noqa: PLR2004 - a linked server, database, schema, name
+            return UNDECIDED
+        *before, schema, unqualified = ["dbo", *parts]
         database = before[1] if len(before) > 1 and before[1] else None
         if folded(database or "") == "tempdb":
             return None
@@ -701,8 +747,12 @@ class _Scope:
             for row in self.target.rows("service_queues", database) or ():
                 if row["object_id"] == object_id(schema or "dbo", unqualified):
                     return row["object_id"]
-        others = self.runner.other_rows("objects", database or self.target.current or "") or []
-        return next((row["object_id"] for row in others if row["name"] == folded(unqualified)), None)
+        if kind == "SQ":
+            return None
+        where, key = database or self.target.current or "", folded(unqualified)
+        if key in self.runner.created_names(_OBJECTS.kinds, where):
+            return object_id(key)
+        return UNDECIDED if self.runner.has_others(where) and key not in self.runner.queue_names else None
 
 
 def _name_parts(name: str) -> list[str]:

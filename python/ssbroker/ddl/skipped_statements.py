@@ -49,7 +49,7 @@ _LINE_STARTERS: Final = {
     "UPDATE": ("ALTER", "CREATE", "DECLARE", "MERGE", "SELECT", "WITH"),
 }
 # Statements that cannot contain the words in `_SHORT_ENDS`, so that such a word starts another statement.
-_SHORT: Final = frozenset({"COMMIT", "DECLARE", "EXEC", "EXECUTE", "PRINT", "ROLLBACK", "SET"})
+_SHORT: Final = frozenset({"COMMIT", "DECLARE", "EXEC", "EXECUTE", "PRINT", "RAISERROR", "ROLLBACK", "SET"})
 _SHORT_ENDS: Final = frozenset({"EXEC", "EXECUTE", "SELECT", "SET"})
 # Statements that cannot contain EXEC.
 _QUERIES: Final = frozenset({"DELETE", "FETCH", "SELECT", "UPDATE"})
@@ -213,7 +213,7 @@ _OTHER_STARTERS: Final = frozenset(
     ["BREAK", "CONTINUE", "LINENO", "READTEXT", "SETUSER", "UPDATETEXT", "WITH", "WRITETEXT"]
 )
 _CREATED: Final = frozenset(
-    {"TABLE", "VIEW", "PROCEDURE", "PROC", "FUNCTION", "TRIGGER", "SYNONYM", "SEQUENCE", "TYPE"}
+    {"TABLE", "VIEW", "PROCEDURE", "PROC", "FUNCTION", "TRIGGER", "SYNONYM", "SEQUENCE", "TYPE", "SCHEMA"}
 )
 _CHANGES_VARIABLES: Final = frozenset(
     [
