@@ -565,8 +565,8 @@ def test_system_contracts_and_message_types_exist(instance: Instance, sales: Dat
 @pytest.mark.parametrize(
     ("script", "number", "reason"),
     [
-        ("", None, "the script contains no statement that creates, alters or drops"),
-        ("SET NOCOUNT ON\nUSE Sales\n", None, "the script contains no statement that creates, alters or drops"),
+        ("", None, "the script executes no statement that creates, alters or drops"),
+        ("SET NOCOUNT ON\nUSE Sales\n", None, "the script executes no statement that creates, alters or drops"),
         ("CREATE QUEU Q", 343, "CREATE QUEU is not a statement of T-SQL; did you mean CREATE QUEUE?"),
         ("CREAT QUEUE Q", 102, "no statement of T-SQL starts with CREAT; did you mean CREATE?"),
         ("hello world", 102, "no statement of T-SQL starts with hello"),

@@ -591,7 +591,10 @@ ANNOTATIONS: Final[dict[type, frozenset[str]]] = {
     statements.AlterEndpoint: _ENDPOINT_KEYS,
 }
 """The annotations that each kind of statement may have."""
-EMPTY: Final = "contains no statement that creates, alters or drops a database or an object of Service Broker"
+EMPTY: Final = (
+    "executes no statement that creates, alters or drops a database or an object of Service Broker "
+    "(statements in procedures and triggers are not executed)"
+)
 
 
 class _OtherView(NamedTuple):

@@ -300,7 +300,7 @@ _SCRIPTS: Final = (
         name="script-not-executed",
         severity="warning",
         title="A statement in the script was not executed",
-        why="The condition or text of the statement cannot be determined from the script, so objects may be missing, or differ on the server.",
+        why="The condition or text of the statement cannot be determined from the script, or the statement runs elsewhere, such as in a procedure: objects may be missing, or differ on the server.",
     ),
     Code(
         code="SSB104",

@@ -189,7 +189,7 @@ _SCRIPT_CODES: Final = {
 _SCRIPT_REMEDIES: Final = {
     "refused": "Correct the statement, or add the script that creates what it needs.",
     "unknown": "Correct the statement.",
-    "not_executed": "Rewrite the statement so that its effect does not depend on the server, specify the values of sqlcmd variables with -v, or check a folder with "
+    "not_executed": "Add a missing GO, rewrite the statement so that its effect does not depend on the server, specify the values of sqlcmd variables with -v, or check a folder with "
     "exports of the instance's catalog views, or the folder of an ssbroker instance, instead of the script.",
     "empty": "Check that this is the right file",
     "unreadable": "Save the file as UTF-8.",
