@@ -33,6 +33,16 @@ def quoted_name(text: str) -> str:
     return restore_spaces(quoted(text))
 
 
+def shown(text: str) -> str:
+    r"""Returns a text as `repr` does, but with single backslashes, which are frequent in names of users and instances.
+
+    Examples:
+        >>> print(shown("CORP\\ann"), shown("O'Hara\x1b"))
+        'CORP\ann' "O'Hara\x1b"
+    """
+    return repr(text).replace("\\\\", "\\")
+
+
 def printable(text: str) -> str:
     """Escapes unprintable characters and protects spaces from line breaks."""
     if not text.isprintable():

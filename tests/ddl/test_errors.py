@@ -62,7 +62,7 @@ REFUSED_CLAUSES = [
     (
         "ADDRESS = 'TCP://A\\I:4022'",
         9744,
-        "a route cannot name an instance of SQL Server; specify the host and the port",
+        "ADDRESS 'TCP://A\\I:4022' is not a valid address: a route cannot name an instance of SQL Server; specify the host and the port",
     ),
     ("ADDRESS = 'TCP://a..b:1'", 9744, "ADDRESS 'TCP://a..b:1' is not a valid address; expected TCP://host[:port]"),
     ("ADDRESS = 'HTTP://a:1'", 9744, "ADDRESS 'HTTP://a:1' is not a valid address"),

@@ -9,7 +9,15 @@ from datetime import datetime, timedelta
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, Literal
 
-from ssbroker._text import bracketed, did_you_mean, differs_by_one_edit, most_similar, restore_spaces, string_literal
+from ssbroker._text import (
+    bracketed,
+    did_you_mean,
+    differs_by_one_edit,
+    most_similar,
+    restore_spaces,
+    shown,
+    string_literal,
+)
 from ssbroker.ddl import catalog_views, refusal_texts, statements
 from ssbroker.ddl.annotations import parse_broker_id, parse_lifetime, parse_list, parse_route_id
 from ssbroker.ddl.catalog_views import DatabaseObjects, DatabaseRow, EndpointRow, QueueRow, RouteRow, ServiceRow
@@ -296,7 +304,7 @@ class InstanceModel:
         if name in self.databases:
             return self.databases[name]
         if name in self.dropped:
-            raise RefusalError(f"the database {name!r} was dropped", number)
+            raise RefusalError(f"the database {shown(name)} was dropped", number)
         if name in (self.announced or ()):
             database = self._add(name)
             database.is_awaited = True
@@ -304,7 +312,7 @@ class InstanceModel:
         meant = self._misspelled(name)
         if meant is not None:
             its = f"; it creates {', '.join(self.created_databases())}"
-            raise RefusalError(f"the script creates no database {name!r}{its}; did you mean {meant}?", number)
+            raise RefusalError(f"the script creates no database {shown(name)}{its}; did you mean {meant}?", number)
         return self.assume_database(name)
 
     def _user_databases(self) -> list[str]:
@@ -384,12 +392,12 @@ class InstanceModel:
             raise RefusalError(refusal_texts.system_database(name, "dropped"), 3708)
         if name == self.current:
             raise RefusalError(
-                f"the database {name!r} is in use by this script; select another database with USE", 3702
+                f"the database {shown(name)} is in use by this script; select another database with USE", 3702
             )
         meant = None if name in self.databases else self._misspelled(name)
         if (meant is not None or name in self.dropped) and not if_exists:
             hint = "" if meant is None else f"; did you mean {meant}?"
-            raise RefusalError(f"the database {name!r} does not exist{hint}", 3701)
+            raise RefusalError(f"the database {shown(name)} does not exist{hint}", 3701)
         self.databases.pop(name, None)
         self._drop_objects(name)
         self.dropped.add(name)
@@ -1104,7 +1112,7 @@ def _create_certificate(instance: InstanceModel, statement: statements.CreateCer
     begins, ends = parse_date(statement.start_date), parse_date(statement.expiry_date)
     if begins is not None and ends is not None and ends <= begins:
         raise RefusalError(
-            f"the certificate {statement.name!r} expires on {ends}, but is valid only from {begins}; correct EXPIRY_DATE",
+            f"the certificate {shown(statement.name)} expires on {ends}, but is valid only from {begins}; correct EXPIRY_DATE",
             15297,
         )
     found = find_name(statement.name, _names_in(instance.certificates, database))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ssbroker._text import shortened_list
+from ssbroker._text import shortened_list, shown
 from ssbroker._well_known import SERVICE_NAME_MAX
 
 _NAMES_MAX: Final = 10
@@ -33,7 +33,7 @@ def named(kind: str, names: Iterable[str]) -> str:
         ("the service 'A'", "the broker priorities 'B', 'C'")
     """
     given = list(names)
-    listed = shortened_list((f"{name!r}" for name in given), _NAMES_MAX)
+    listed = shortened_list(map(shown, given), _NAMES_MAX)
     return f"{_these(kind, given)} {', '.join(listed)}"
 
 
@@ -49,26 +49,26 @@ def _all_named(**names: Sequence[str]) -> str:
 
 def does_not_exist(kind: str, name: str, database: str | None = None) -> str:
     """States that an object does not exist, in the database if it is given."""
-    return f"the {kind} {name!r} does not exist{_place(database)}"
+    return f"the {kind} {shown(name)} does not exist{_place(database)}"
 
 
 def already_exists(kind: str, name: str, database: str | None = None) -> str:
     """States that an object exists already, in the database if it is given."""
-    return f"the {kind} {name!r} already exists{_place(database)}"
+    return f"the {kind} {shown(name)} already exists{_place(database)}"
 
 
 def _place(database: str | None, preposition: str = "in") -> str:
-    return "" if database is None else f" {preposition} the database {database!r}"
+    return "" if database is None else f" {preposition} the database {shown(database)}"
 
 
 def _the_database(name: str | None) -> str:
-    return "the database" if name is None else f"the database {name!r}"
+    return "the database" if name is None else f"the database {shown(name)}"
 
 
 def message_type_in_use(name: str, contracts: Sequence[str]) -> str:
     """Returns which contracts use a message type."""
     return (
-        f"the message type {name!r} is used by {named('contract', contracts)}; "
+        f"the message type {shown(name)} is used by {named('contract', contracts)}; "
         f"drop {_these('contract', contracts)} first"
     )
 
@@ -83,14 +83,14 @@ def contract_in_use(name: str, *, services: Sequence[str], priorities: Sequence[
         if services
         else _these("broker priority", priorities)
     )
-    return f"the contract {name!r} is used by {users}; change or drop {these} first"
+    return f"the contract {shown(name)} is used by {users}; change or drop {these} first"
 
 
 def queue_in_use(name: str, services: Sequence[str]) -> str:
     """Returns which services use a queue."""
     these = _these("service", services)
     return (
-        f"the queue {name!r} is used by {named('service', services)}; "
+        f"the queue {shown(name)} is used by {named('service', services)}; "
         f"drop {these}, or move {these} to another queue with ALTER SERVICE"
     )
 
@@ -98,7 +98,7 @@ def queue_in_use(name: str, services: Sequence[str]) -> str:
 def service_in_use(name: str, priorities: Sequence[str]) -> str:
     """Returns which broker priorities use a service."""
     return (
-        f"the service {name!r} is used by {named('broker priority', priorities)}; "
+        f"the service {shown(name)} is used by {named('broker priority', priorities)}; "
         f"drop {_these('broker priority', priorities)} first"
     )
 
@@ -110,40 +110,40 @@ def user_in_use(name: str, *, services: Sequence[str], certificates: Sequence[st
     facts = [f"owns {owned}"] * bool(owned) + [f"is the user of {bound}"] * bool(bound)
     number = len(services) + len(certificates) + len(bindings)
     these, rest = ("this object", "it") if number == 1 else ("these objects", "them")
-    return f"the user {name!r} {' and '.join(facts)}; first assign {these} to another user, or drop {rest}"
+    return f"the user {shown(name)} {' and '.join(facts)}; first assign {these} to another user, or drop {rest}"
 
 
 def system_database(name: str, change: str) -> str:
     """States that a system database cannot be changed in a way, such as `dropped`."""
-    return f"{name!r} is a system database, which cannot be {change}"
+    return f"{shown(name)} is a system database, which cannot be {change}"
 
 
 def system_object(kind: str, name: str) -> str:
     """States that a message type or contract of the system cannot be changed."""
     change = "dropped" if kind == "contract" else "altered or dropped"
-    return f"the {kind} {name!r} is a system {kind}, which cannot be {change}"
+    return f"the {kind} {shown(name)} is a system {kind}, which cannot be {change}"
 
 
 def nothing_to_send(contract: str) -> str:
     """States that the initiator of a dialog could not send anything under a contract."""
-    return f"the contract {contract!r} needs at least one message type that is SENT BY INITIATOR or ANY"
+    return f"the contract {shown(contract)} needs at least one message type that is SENT BY INITIATOR or ANY"
 
 
 def contract_added(service: str, contract: str) -> str:
     """States that a service accepts a contract already."""
-    return f"the service {service!r} already has the contract {contract!r}"
+    return f"the service {shown(service)} already has the contract {shown(contract)}"
 
 
 def contract_lacking(service: str, contract: str) -> str:
     """States that a service does not accept a contract."""
-    return f"the service {service!r} does not have the contract {contract!r}"
+    return f"the service {shown(service)} does not have the contract {shown(contract)}"
 
 
 def same_priority(other: str) -> str:
     """Returns which broker priority applies to the same conversations."""
     return (
-        f"the broker priority {other!r} already has the same contract, local service and remote service; "
-        f"alter {other!r}, or choose other criteria"
+        f"the broker priority {shown(other)} already has the same contract, local service and remote service; "
+        f"alter {shown(other)}, or choose other criteria"
     )
 
 
@@ -154,25 +154,25 @@ def lifetime_too_long(seconds: int | None) -> str:
 
 def permanent_user(name: str) -> str:
     """States that a user cannot be dropped."""
-    return f"the user {name!r} exists in every database and cannot be dropped"
+    return f"the user {shown(name)} exists in every database and cannot be dropped"
 
 
 def owned_by_public(kind: str, name: str) -> str:
     """States that public cannot own an object."""
-    return f"the {kind} {name!r} cannot be owned by public; specify another user of the database"
+    return f"the {kind} {shown(name)} cannot be owned by public; specify another user of the database"
 
 
 def binding_exists(service: str, binding: str) -> str:
     """Returns which remote service binding a service has."""
     return (
-        f"the service {service!r} already has the remote service binding {binding!r}; "
+        f"the service {shown(service)} already has the remote service binding {shown(binding)}; "
         "alter this binding, or drop it first"
     )
 
 
 def no_remote_user(user: str) -> str:
     """States that a user cannot be the user of a remote service binding."""
-    return f"a remote service binding needs a user other than public and dbo, got {user!r}"
+    return f"a remote service binding needs a user other than public and dbo, got {shown(user)}"
 
 
 def master_key_exists(database: str | None = None) -> str:
@@ -207,19 +207,21 @@ def master_key_in_use(certificates: Sequence[str]) -> str:
 def same_broker_id(name: str, enabled: str) -> str:
     """States that the broker of a database cannot be enabled, because of another enabled database."""
     return (
-        f"the database {name!r} has the same broker id as the database {enabled!r}, which is enabled; "
+        f"the database {shown(name)} has the same broker id as the database {shown(enabled)}, which is enabled; "
         "use NEW_BROKER for one of the two"
     )
 
 
 def endpoint_exists(name: str) -> str:
     """States that an instance has a Service Broker endpoint."""
-    return f"the instance already has the Service Broker endpoint {name!r}; only one is allowed: alter {name!r}, or drop it first"
+    return f"the instance already has the Service Broker endpoint {shown(name)}; only one is allowed: alter {shown(name)}, or drop it first"
 
 
 def other_endpoint(name: str, existing: str | None) -> str:
     """States that the Service Broker endpoint of an instance has another name, or does not exist."""
     remedy = (
-        "create it first with CREATE ENDPOINT" if existing is None else f"the endpoint of the instance is {existing!r}"
+        "create it first with CREATE ENDPOINT"
+        if existing is None
+        else f"the endpoint of the instance is {shown(existing)}"
     )
-    return f"the Service Broker endpoint {name!r} does not exist; {remedy}"
+    return f"the Service Broker endpoint {shown(name)} does not exist; {remedy}"

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from ssbroker import _core
+from ssbroker._text import shown
 from ssbroker._well_known import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX, PORT_MAX
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.statements import RouteClauses
@@ -52,7 +53,7 @@ def _check_texts(clauses: RouteClauses) -> None:
     name = clauses.service_name
     if name is not None and (name.isspace() or "\0" in name):
         raise RefusalError(
-            f"SERVICE_NAME {name!r} is not a valid service name; expected 1 to 256 characters, without NUL and not only white space",
+            f"SERVICE_NAME {shown(name)} is not a valid service name; expected 1 to 256 characters, without NUL and not only white space",
             8412,
         )
 
@@ -92,7 +93,7 @@ def _normalized(address: str, clause: str) -> str:
         return _core.normalize_address(address)
     except InvalidAddressError as error:
         problem = _address_problem(address)
-        reason = f"{clause} {address!r} is not a valid address{problem}; expected {error.expected}"
+        reason = f"{clause} {shown(address)} is not a valid address{problem}; expected {error.expected}"
         raise RefusalError(reason, 9744) from None
 
 
@@ -110,4 +111,4 @@ def _guid(text: str) -> bytes:
     try:
         return _core.parse_guid(text)
     except InvalidGuidError as error:
-        raise RefusalError(f"BROKER_INSTANCE {text!r} is not a valid GUID; expected {error.expected}") from None
+        raise RefusalError(f"BROKER_INSTANCE {shown(text)} is not a valid GUID; expected {error.expected}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+from ssbroker._text import shown
 from ssbroker._well_known import (
     BROKER_SCHEMA,
     CONFIGURATION_NOTICE,
@@ -78,7 +79,7 @@ def canonical_name(name: str) -> str:
 def name_is_taken(name: str) -> str:
     """Returns why a database cannot get a name (error 1801): a system database or another database already has it."""
     if canonical_name(name) in SYSTEM_DATABASES:
-        return f"the name {name!r} is reserved for a system database; choose another one"
+        return f"the name {shown(name)} is reserved for a system database; choose another one"
     return refusal_texts.already_exists("database", name)
 
 
