@@ -305,8 +305,8 @@ def test_a_directory_has_one_of_several_formats(
 
 
 def test_an_invalid_directory_file_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"services\.txt"):
-        FileDirectory(tmp_path / "services.txt")
+    with pytest.raises(InputError, match=r"services\.md"):
+        FileDirectory(tmp_path / "services.md")
     path = tmp_path / "services.csv"
     path.write_text("service,address\n//Stock,TCP://a\n")
     with pytest.raises(InputError, match="service_name"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from ssbroker import schemas
+from ssbroker import Catalog, schemas
 from tests.catalog.route_files import CSV, FORMATS, ROWS, Write, load, write_csv, write_parquet
 
 
@@ -58,6 +60,46 @@ def test_a_csv_file_may_start_with_a_byte_order_mark(tmp_path: Path, encoding: s
     services = load(tmp_path).services
     assert services is not None
     assert services.to_pylist() == [{"database": "Sales", "name": "//Größe"}]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".txt", ".TXT"])
+@pytest.mark.parametrize("prefix", ["", "sys."])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("tool", ["ssms", "sqlcmd"])
+def test_exports_of_ssms_and_sqlcmd(
+    tmp_path: Path, tool: str, separator: str, encoding: str, prefix: str, suffix: str
+) -> None:
+    """SSMS uses the list separator of Windows, or tabs in a `.txt` file; sqlcmd adds lines that are not rows."""
+
+    def export(table: str, *lines: str) -> None:
+        header, *data = (line.replace(",", separator) for line in lines)
+        dashes = separator.join("-" * len(name) for name in header.split(separator))
+        text = [header, *data] if tool == "ssms" else [header, dashes, *data, "", f"({len(data)} rows affected)"]
+        (tmp_path / f"{prefix}{table}{suffix}").write_bytes("\r\n".join([*text, ""]).encode(encoding))
+
+    export(
+        "routes",
+        "database,name,route_id,remote_service_name,broker_instance,lifetime,address,mirror_address",
+        "Sales,AutoCreatedLocal,65536,NULL,NULL,NULL,LOCAL,NULL",
+        "Sales,Stock,65537,//Größe,NULL,2026-12-01 10:00:00.000,TCP://sql02:4022,null",
+    )
+    export("services", "database,name", "Sales,//Sales")
+    export("databases", "name,service_broker_guid,is_broker_enabled", "Sales,5A1E5000-0000-4000-8000-000000000001,1")
+
+    catalog = Catalog.load(tmp_path)
+
+    assert [tuple(row.values()) for row in catalog.routes.to_pylist()] == [
+        ("Sales", "AutoCreatedLocal", 65536, None, None, None, "LOCAL", None),
+        ("Sales", "Stock", 65537, "//Größe", None, datetime(2026, 12, 1, 10, tzinfo=UTC), "TCP://sql02:4022", None),
+    ]
+    assert catalog.services is not None
+    assert catalog.services.to_pylist() == [{"database": "Sales", "name": "//Sales"}]
+    assert catalog.databases.to_pylist()[0] == {
+        "name": "Sales",
+        "service_broker_guid": uuid.UUID("5a1e5000-0000-4000-8000-000000000001").bytes,
+        "is_broker_enabled": True,
+    }
 
 
 def test_csv_cells_keep_their_quotes_commas_and_line_breaks(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ssbroker import Catalog
 from ssbroker.diagnose import Fleet
-from ssbroker.exceptions import InputError, MalformedDataError, NullError, SsbrokerError
+from ssbroker.exceptions import InputError, MalformedDataError, NullError, SchemaError, SsbrokerError
 from tests.catalog.route_files import FORMATS, ROWS, Write, load, write_csv, write_parquet
 from tests.unprivileged import nobody
 
@@ -76,15 +76,27 @@ BAD_FILES = [
     (
         "routes.csv",
         b"Sales,Orders,,,,LOCAL,\n",
-        "the first line, 'Sales,Orders,,,,LOCAL,', has no known column; expected a header line with",
+        "no known column in the first line, 'Sales,Orders,,,,LOCAL,'; expected a header line with columns such as database,",
     ),
-    ("routes.csv", b"name;address\nA;LOCAL\n", "the first line, 'name;address', has no known column"),
-    ("routes.csv", b"name,address,name\n", "the header has the column 'name' twice"),
-    ("routes.csv", b"name,address\na,b\nc\n", "routes, row 1: expected 2 cells, got 1: 'c'"),
-    ("routes.csv", b"name,address\na,b\n(1 row affected), , \n", "routes, row 1: expected 2 cells, got 3"),
-    ("routes.csv", b'name,address\na,"b\nc,d\n', "invalid CSV"),
-    ("routes.csv", b"name,address\n\xff,b\n", "invalid CSV"),
-    ("routes.csv", b"\xff\xfe\0", "is not valid UTF-16"),
+    ("routes.csv", b"Sales;Orders;;;;LOCAL;\n", "Include column headers when copying or saving the results"),
+    ("routes.csv", b"name|address\nA|LOCAL\n", "no known column in the first line, 'name|address'"),
+    ("routes.csv", b"name  address\n----- -------\nA     LOCAL\n", 'run sqlcmd with -s "," -W, or save the results'),
+    (
+        "routes.csv",
+        b"name ,address \n-----,--------\nA    ,LOCAL   \n",
+        'run sqlcmd with -s "," -W, or save the results',
+    ),
+    ("routes.csv", b"Name,Address\nA,LOCAL\n", 'name: expected a column with exactly this name, got "Name"'),
+    ("routes.csv", b"name,address,name\n", "duplicate column name; expected each column once"),
+    (
+        "routes.csv",
+        b"name,address\na,b\nc\n",
+        "row 1: expected 2 cells, as in the header, got 1: 'c' (line 3 of the file)",
+    ),
+    ("routes.csv", b"name,address\na,b\n(1 row affected), , \n", "row 1: expected 2 cells, as in the header, got 3"),
+    ("routes.csv", b'name,address\na,"b\nc,d\n', "row 0: a quoted cell that starts here is not closed"),
+    ("routes.csv", b"name,address\n\xff,b\n", "name, row 0: not valid UTF-8 (byte 0xff); save the file as UTF-8"),
+    ("routes.csv", "name,address\na,b".encode("utf-16")[:-1], "invalid CSV: 'utf-16-le' codec can't decode byte"),
     ("routes.json", b'[{"name": "a"}', "invalid JSON"),
     ("routes.json", b"[" * 100_000, "invalid JSON"),
     ("routes.json", b'{"name": "a"}\n{"name": \n', "line 2: invalid JSON"),
@@ -98,7 +110,7 @@ BAD_FILES = [
 @pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
 def test_the_error_names_the_invalid_file(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises((InputError, SchemaError)) as caught:
         load(tmp_path / name)
     assert str(caught.value).startswith(str(tmp_path / name))
     assert message in str(caught.value)
@@ -159,12 +171,12 @@ def test_scripts_and_tables_in_one_folder_are_an_error(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("absent", "no such file or folder"),
-        ("notes.txt", "unknown file format"),
+        ("notes.md", "unknown file format"),
         ("", "contains no routing table"),
     ],
 )
 def test_paths_that_cannot_be_loaded_are_reported(tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "notes.md").write_text("")
     with pytest.raises(InputError, match=message):
         load(tmp_path / name)
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ssbroker.cli import chunks, readers
-from ssbroker.cli.file_formats import KNOWN_SUFFIXES
+from ssbroker.cli.file_formats import INPUT_SUFFIXES, OUTPUT_SUFFIXES
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, write
 
@@ -154,7 +154,7 @@ def test_corrupt_arrow_offsets(tmp_path: Path, catalog: Path, run: Run) -> None:
         ("database|to_service_name\nSales|//A\n", "no known column in the first line, 'database|to_service_name'"),
         (
             "Sales,//A\n",
-            "no known column in the first line, 'Sales,//A'; expected a header line with comma-separated columns such as",
+            "no known column in the first line, 'Sales,//A'; expected a header line with columns such as",
         ),
         ("database,database,to_service_name\nSales,Sales,//A\n", "duplicate column database"),
         (
@@ -313,7 +313,7 @@ def test_files_with_different_columns(tmp_path: Path, catalog: Path, run: Run, o
         ("nothing.csv", "no such file or folder"),
         ("*.csv", "no file matches the pattern"),
         ("empty", "the folder has no file of a known format"),
-        ("text.txt", "unknown format; expected one of the suffixes"),
+        ("text.md", "unknown format; expected one of the suffixes"),
         (
             "day.csv.gz",
             "day.csv.gz: compressed files are not supported, except Parquet and Arrow IPC; decompress the file, or",
@@ -322,7 +322,7 @@ def test_files_with_different_columns(tmp_path: Path, catalog: Path, run: Run, o
 )
 def test_missing_files(tmp_path: Path, catalog: Path, run: Run, given: str, wanted: str) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "text.md").write_text("hello")
     (tmp_path / "day.csv.gz").write_bytes(gzip.compress(b"to_service_name\n//Orders\n"))
     assert wanted in refused(run, catalog, tmp_path / given)
 
@@ -332,7 +332,7 @@ def test_standard_input_and_output_are_not_supported(
 ) -> None:
     assert refused(run, catalog, Path("-")) == (
         "-: standard input is not supported, because files are read more than once; "
-        f"write the rows to a file with one of the suffixes {KNOWN_SUFFIXES}"
+        f"write the rows to a file with one of the suffixes {INPUT_SUFFIXES}"
     )
     given = write(conversations(5), tmp_path / "in.csv")
     monkeypatch.chdir(tmp_path)
@@ -342,7 +342,7 @@ def test_standard_input_and_output_are_not_supported(
         assert (result.status, result.out) == (2, "")
         assert result.err == (
             "ssbroker: -: standard output is not supported, because an output appears only when it is complete; "
-            f"specify a file with one of the suffixes {KNOWN_SUFFIXES}\n"
+            f"specify a file with one of the suffixes {OUTPUT_SUFFIXES}\n"
         )
     assert sorted(tmp_path.iterdir()) == before
 

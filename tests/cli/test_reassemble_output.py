@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import ssbroker
+from ssbroker import _csv
 from ssbroker.cli import chunks, readers
 from ssbroker.cli.output_paths import replacing_files
 from ssbroker.exceptions import OutputError
@@ -341,7 +342,7 @@ def test_interrupted_run_keeps_the_old_files(input_file: Path, folder: Path, num
 
 
 def test_row_longer_than_a_block(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_CSV_BLOCK_BYTES", 500)
+    monkeypatch.setattr(_csv, "_BLOCK_BYTES", 500)
     monkeypatch.setattr(readers, "BLOCK_BYTES", 500)
     table = shuffled(ssbroker.fragment(messages(30, body_bytes=3000), max_fragment_bytes=2000)).drop_columns(
         ["priority"]
@@ -354,8 +355,8 @@ def test_row_longer_than_a_block(tmp_path: Path, run: Run, monkeypatch: pytest.M
 
 
 def test_row_longer_than_the_limit(tmp_path: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_CSV_BLOCK_BYTES", 1000)
-    monkeypatch.setattr(readers, "_CSV_BLOCK_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(_csv, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(_csv, "_BLOCK_BYTES_MAX", 1 << 20)
     input_file = tmp_path / "in.csv"
     input_file.write_text(f"{HEADER}\n" + f"{GOOD}\n" * 100 + f'{CONVERSATIONS[0]},1,0,0,1,"' + "0" * (2 << 20))
     message = refused(run, folder, input_file)

@@ -379,6 +379,20 @@ def test_exports_of_other_tools_are_read(folder: Path, run: Run, text: str, enco
     assert found[0].out == found[1].out
 
 
+@pytest.mark.parametrize("suffix", [".txt", ".tsv"])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_rows_that_tabs_separate(folder: Path, run: Run, suffix: str, *, is_folder: bool) -> None:
+    """SSMS saves them as .txt."""
+    queue = folder.parent / "queue"
+    queue.mkdir()
+    file = queue / f"queue{suffix}"
+    file.write_text("database\tto_service_name\r\nSales\t//A\r\n", encoding="utf-16")
+    given = ("stuck", "--fleet", folder, "--from", "NORTH", "--queue", queue if is_folder else file)
+    assert '1 message in NORTH/Sales for "//A"' in run(*given).out
+    file.write_text("database\tto_service_name\nNowhere\t//A\n")
+    assert run(*given).err.endswith("(line 2 of the file)\n")
+
+
 @pytest.mark.parametrize(
     ("text", "end"),
     [
@@ -389,7 +403,7 @@ def test_exports_of_other_tools_are_read(folder: Path, run: Run, text: str, enco
         ("database;to_service_name\nSales;//A;x\n", "got 3: 'Sales;//A;x' (line 2 of the file)\n"),
         (
             "database to_service_name\n-------- ---------------\n",
-            '; to separate columns with commas, run sqlcmd with -s "," -W\n',
+            '; to separate columns with commas, run sqlcmd with -s "," -W, or save the results of SSMS from the grid\n',
         ),
     ],
 )

@@ -178,7 +178,7 @@ def _load_folder(folder: Path, now: datetime, options: ddl.ScriptOptions) -> dic
     scripts = [entry for entry in entries if _is_script(entry)]
     files: dict[str, Path] = {}
     for entry in filter(_is_table, entries):
-        name = entry.stem.lower()
+        name = _table_name(entry)
         if name in files:
             raise InputError(
                 f"{folder}: both {files[name].name} and {entry.name} contain {name}; expected only one of these files"
@@ -215,7 +215,12 @@ def _is_script(file: Path) -> bool:
 
 
 def _is_table(file: Path) -> bool:
-    return file.stem.lower() in _SCHEMAS and file.suffix.lower() in FORMATS
+    return _table_name(file) in _SCHEMAS and file.suffix.lower() in FORMATS
+
+
+def _table_name(file: Path) -> str:
+    """Returns the name of the table in a file that is named after the table or its view, such as `sys.routes.csv`."""
+    return file.stem.lower().removeprefix("sys.")
 
 
 def _is_settings(file: Path) -> bool:

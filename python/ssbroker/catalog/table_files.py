@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
-import io
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from ssbroker._arguments import is_utf8_text, parse_timestamp
 from ssbroker._arrow import null_where
+from ssbroker._csv import NULL_TEXTS, SUFFIXES, CsvFile
 from ssbroker.exceptions import InputError, MalformedDataError
 
 _INT32: Final = range(-(2**31), 2**31)
 _BOOLEANS: Final = {"true": True, "false": False, "1": True, "0": False}
-_NULL_TEXTS: Final = ("", "NULL")
 
 
 def typed_column(
@@ -40,8 +37,8 @@ def typed_column(
     if not isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([pa.array(_parse_values(values, parse, where, expected), data_type)])
     if pa.types.is_string(data_type):
-        return _with_nulls(values, _NULL_TEXTS if field.nullable else ("",))
-    distinct = _with_nulls(pc.utf8_trim_whitespace(values), _NULL_TEXTS).combine_chunks().dictionary_encode()
+        return _with_nulls(values, NULL_TEXTS if field.nullable else ("",))
+    distinct = _with_nulls(pc.utf8_trim_whitespace(values), NULL_TEXTS).combine_chunks().dictionary_encode()
     readable: list[Any] = []
     unreadable: list[int] = []
     for number, value in enumerate(distinct.dictionary.to_pylist()):
@@ -109,7 +106,7 @@ def _text(value: Any) -> str:
 
 
 def _with_nulls(values: pa.ChunkedArray[Any], null_texts: Sequence[str]) -> pa.ChunkedArray[Any]:
-    """Converts cells that contain one of `null_texts` to null; SQL Server Management Studio writes `NULL`."""
+    """Converts cells that contain one of `null_texts` to null."""
     with_nulls: pa.ChunkedArray[Any] = null_where(pc.is_in(values, value_set=pa.array(null_texts)), values)
     return with_nulls
 
@@ -123,9 +120,6 @@ def _cell_error(value: object, row: int, where: str, expected: str) -> InputErro
         value=shown,
         expected=expected,
     )
-
-
-_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_table(path: Path, schema: pa.Schema, *, name: str) -> pa.Table:
@@ -190,65 +184,26 @@ def _arrow(path: Path, _schema: pa.Schema, _name: str) -> pa.Table:
 
 def _csv(path: Path, schema: pa.Schema, name: str) -> pa.Table:
     data = read_bytes(path)
-    if data.startswith(_UTF16):
-        data = _decode(data, "utf-16", path).encode()
-    header = _csv_header(data, schema, path)
-    source: Any = pa.BufferReader(data if data.endswith(b"\n") else data + b"\n")
-    bad_rows: list[Any] = []
-
-    def collect_bad_row(row: Any) -> Literal["error"]:
-        bad_rows.append(row)
-        return "error"
-
     try:
-        table = pyarrow.csv.read_csv(
-            source,
-            read_options=pyarrow.csv.ReadOptions(use_threads=False),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=collect_bad_row),
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=False, null_values=[]
-            ),
-        )
-    except (pa.ArrowException, OSError) as error:
-        if not bad_rows:
-            raise MalformedDataError(
-                f"{path}: invalid CSV: {error}", expected="CSV in UTF-8 with a header line"
-            ) from error
-        row, expected = bad_rows[0].number - 2, f"{bad_rows[0].expected_columns} cells"
+        file = CsvFile(path, data)
+        file.check_header(schema.names)
+        table = file.read()
+    except (pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
         raise MalformedDataError(
-            f"{path}: {name}, row {row}: expected {expected}, got {bad_rows[0].actual_columns}: {bad_rows[0].text!r}",
-            row=row,
-            value=bad_rows[0].text,
-            expected=expected,
+            f"{path}: invalid CSV: {error}", expected="CSV in UTF-8 or UTF-16 with a header line"
         ) from error
-    return _typed_table({column: table[column] for column in header}, schema, path, name)
-
-
-def _csv_header(data: bytes, schema: pa.Schema, path: Path) -> list[str]:
-    rows = csv.reader(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline=""), strict=True)
-    try:
-        header = next(rows, [])
-        if data.count(b'"') % 2:
-            # pyarrow would read everything after an unclosed quotation mark as one cell.
-            deque(rows, maxlen=0)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise MalformedDataError(f"{path}: invalid CSV in UTF-8: {error}", expected="CSV in UTF-8") from error
-    duplicate = next((column for column, count in Counter(header).items() if count > 1), None)
-    if not header:
-        found = "the file is empty"
-    elif not set(header) & set(schema.names):
-        # SQL Server Management Studio omits the header by default, and Excel may separate columns by semicolons.
-        found = f"the first line, {','.join(header)!r:.80}, has no known column"
-    elif duplicate is not None:
-        found = f"the header has the column {duplicate!r} twice"
-    else:
-        return header
-    expected = f"a header line with the columns {', '.join(schema.names)}, separated by commas"
-    raise MalformedDataError(f"{path}: {found}; expected {expected}", expected=expected)
+    repeated = next((column for column, count in Counter(table.column_names).items() if count > 1), None)
+    if repeated is not None:
+        expected = "each column once"
+        raise MalformedDataError(f"{path}: duplicate column {repeated}; expected {expected}", expected=expected)
+    return _typed_table(dict(zip(table.column_names, table.columns, strict=True)), schema, path, name)
 
 
 def _json(path: Path, schema: pa.Schema, name: str) -> pa.Table:
-    text = _decode(read_bytes(path), "utf-8-sig", path)
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MalformedDataError(f"{path}: is not valid UTF-8: {error}", expected="text") from error
     if text.lstrip().startswith("["):
         rows = decode_json(text, where=str(path))
     else:
@@ -286,18 +241,9 @@ def _typed_table(columns: Mapping[str, Any], schema: pa.Schema, path: Path, name
     return pa.table(typed)
 
 
-def _decode(data: bytes, encoding: str, path: Path) -> str:
-    try:
-        return data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise MalformedDataError(
-            f"{path}: is not valid {encoding.removesuffix('-sig').upper()}: {error}", expected="text"
-        ) from error
-
-
 FORMATS: Final[Mapping[str, Callable[[Path, pa.Schema, str], pa.Table]]] = {
     ".parquet": _parquet,
-    ".csv": _csv,
+    **dict.fromkeys(SUFFIXES, _csv),
     ".json": _json,
     ".jsonl": _json,
     ".ndjson": _json,

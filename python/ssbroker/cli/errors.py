@@ -11,9 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from ssbroker import _csv
 from ssbroker._text import one_line
-from ssbroker.cli.csv_layout import line_of_row
-from ssbroker.cli.file_formats import Format, format_by_suffix
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError, renumber_row
 
 _ROW_AS_REASON: Final = re.compile(r"(\bbecause row )([0-9]+)")
@@ -40,13 +39,8 @@ def error_in_file(
 
 def line_of(file: Path, row: int | None) -> str:
     """Returns the line of a row in a CSV file, to append to a message; empty for other files."""
-    is_csv = format_by_suffix(file) is Format.CSV
-    return line_text(line_of_row(file, row)) if row is not None and is_csv and file.exists() else ""
-
-
-def line_text(line: int | None) -> str:
-    """Returns a line number as text to append to a message; it is clearer than a row number, which starts at 0 after the header."""
-    return "" if line is None else f" (line {line} of the file)"
+    is_csv = file.suffix.lower() in _csv.SUFFIXES
+    return _csv.line_text(_csv.CsvFile(file).line_of_row(row)) if row is not None and is_csv and file.exists() else ""
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from ssbroker._compat import cast, is_binary_view, is_string_view
 from ssbroker._table_folders import partition_columns, refuse_delta_and_iceberg
 from ssbroker.cli.chunks import InputFile
 from ssbroker.cli.errors import reading
-from ssbroker.cli.file_formats import KNOWN_SUFFIXES, STANDARD_STREAM, Format, format_by_suffix, input_format
+from ssbroker.cli.file_formats import INPUT_SUFFIXES, STANDARD_STREAM, Format, input_format, input_format_by_suffix
 from ssbroker.cli.hive_partitions import PartitionedInput
 from ssbroker.cli.input_columns import InputColumns
 from ssbroker.cli.readers import (
@@ -44,7 +44,7 @@ def expand_patterns(patterns: Sequence[str]) -> list[Path]:
             if not file.exists() and str(file) == STANDARD_STREAM:
                 raise InputError(
                     f"{file}: standard input is not supported, because files are read more than once; "
-                    f"write the rows to a file with one of the suffixes {KNOWN_SUFFIXES}"
+                    f"write the rows to a file with one of the suffixes {INPUT_SUFFIXES}"
                 )
             if not file.exists():
                 raise InputError(f"{file}: no such file or folder")
@@ -106,10 +106,10 @@ def _files_in(folder: Path) -> list[Path]:
         entries = sorted(
             entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(_HIDDEN_PREFIXES)
         )
-    files = [entry for entry in entries if format_by_suffix(entry) is not None]
+    files = [entry for entry in entries if input_format_by_suffix(entry) is not None]
     if not files:
         raise InputError(
-            f"{folder}: the folder has no file of a known format ({KNOWN_SUFFIXES}); "
+            f"{folder}: the folder has no file of a known format ({INPUT_SUFFIXES}); "
             "to search subfolders, use a pattern such as 'folder/**/*.parquet'"
         )
     return files

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker.cli.csv_layout import read_layout
+from ssbroker._csv import CsvFile
 from ssbroker.cli.errors import reading
-from ssbroker.cli.file_formats import Format, format_by_suffix, input_format
+from ssbroker.cli.file_formats import Format, input_format, output_format_by_suffix
 from ssbroker.cli.hive_partitions import refuse_partitions
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS, fragment_columns
 from ssbroker.cli.input_files import common_schema, expand_patterns, open_inputs
@@ -82,7 +82,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
 
 def _check_outputs(outputs: Iterable[Path], requested: Format | None) -> None:
     for output in outputs:
-        if requested not in (None, Format.PARQUET) or format_by_suffix(output) not in (None, Format.PARQUET):
+        if requested not in (None, Format.PARQUET) or output_format_by_suffix(output) not in (None, Format.PARQUET):
             raise OptionError(f"{output}: --spark writes only a folder of Parquet files")
 
 
@@ -105,7 +105,7 @@ def _common_format(files: list[Path]) -> Format:
     if file_format not in _SPARK_FORMATS:
         raise OptionError(f"{file}: --spark reads {', '.join(_SPARK_FORMATS)}, but not Arrow IPC")
     for file in files if file_format is Format.CSV else ():
-        layout = read_layout(file)
+        layout = CsvFile(file).layout
         if layout.delimiter != "," or layout.has_dashes or layout.encoding == "utf-16":
             raise OptionError(
                 f"{file}: --spark reads only CSV in UTF-8, separated by commas, without the line of dashes that sqlcmd writes; omit --spark"

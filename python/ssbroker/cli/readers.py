@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import itertools
 import json
@@ -13,27 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
 from ssbroker._arrow import drop_columns, reject_misspelled_columns, type_without_views, with_column, without_views
+from ssbroker._csv import CsvFile
 from ssbroker._text import one_line
 from ssbroker.cli.chunks import IN_FLIGHT_BYTES_MAX, Chunk, LoadedChunk, empty_batch, rechunk, rows_per_chunk
-from ssbroker.cli.csv_layout import (
-    ROW_COUNT,
-    CsvLayout,
-    field_size_limit,
-    first_line,
-    is_row_count,
-    numbered_rows,
-    read_layout,
-)
-from ssbroker.cli.errors import error_in_file, line_text, reading
+from ssbroker.cli.errors import error_in_file, reading
 from ssbroker.cli.input_columns import InputColumns
 from ssbroker.cli.parallel_map import ordered_map
 from ssbroker.cli.terminal import ProgressBar
@@ -45,15 +35,6 @@ _SHOWN_CHARACTERS_MAX: Final = 80
 
 _PROBE_ROWS: Final = 1024
 _READ_BYTES: Final = 1 << 20
-
-_CSV_BLOCK_BYTES: Final = 2 << 20
-_CSV_BLOCK_GROWTH: Final = 16
-_CSV_BLOCK_BYTES_MAX: Final = 512 << 20
-_CSV_READ_CHARACTERS: Final = 1 << 20
-_ROW_TOO_LONG: Final = "straddling"
-"""A word in pyarrow's message about a row that is longer than a block."""
-_ESCAPED_BYTE: Final = re.compile("[\udc80-\udcff]")
-"""A byte that is not UTF-8, as decoded by Python's `surrogateescape`."""
 
 BLOCK_BYTES: Final = 1 << 20
 _JSON_EXPECTED: Final = "one JSON object per line"
@@ -152,19 +133,15 @@ def _without_view_values(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 class CsvInput:
-    """A CSV file with a header line, in UTF-8 or UTF-16. Columns that the command does not read remain text."""
+    """A CSV file with a header line. Columns that the command does not read remain text."""
 
     def __init__(self, file: Path, *, input_columns: InputColumns) -> None:
         self.file = file
         self._input_columns = input_columns
         with reading(file):
-            self._layout = read_layout(file)
-        self._header = list(self._layout.header)
-        if not self._header:
-            raise MalformedDataError(f"{file}: the file is empty; expected a header line with the column names")
-        _check_header(self._header, input_columns, file=file)
-        self._text_schema = pa.schema([(name, pa.string()) for name in self._header])
-        self.schema = convert_csv(empty_batch(self._text_schema), input_columns, file=file).schema
+            self._csv = CsvFile(file)
+        self._csv.check_header(input_columns.schema.names)
+        self.schema = convert_csv(empty_batch(self._csv.schema), input_columns, file=file).schema
 
     def chunks(self) -> Iterator[Chunk]:
         """Yields the rows in order."""
@@ -173,127 +150,16 @@ class CsvInput:
                 yield replace(chunk, load=partial(self._load, chunk))
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        block_bytes, rows_read = _CSV_BLOCK_BYTES, 0
-        while self._layout.has_rows:
-            try:
-                for batch, position in self._batches_by(block_bytes, skipped_rows=rows_read):
-                    rows_read += batch.num_rows
-                    yield batch, position
-                break
-            except pa.ArrowInvalid as error:  # a row may be longer than a block
-                if _ROW_TOO_LONG not in str(error):
-                    raise self._malformed_row() or error from error
-                block_bytes *= _CSV_BLOCK_GROWTH
-                if block_bytes > _CSV_BLOCK_BYTES_MAX:
-                    problem = f"row {rows_read} or later: a row is longer than {_CSV_BLOCK_BYTES_MAX >> 20} MiB"
-                    message = f"{self.file}: {problem}, or a quoted cell is not closed"
-                    raise MalformedDataError(message, row=rows_read) from error
-        if (
-            _may_have_open_quote(self.file, encoding=self._layout.encoding)
-            and (malformed := self._malformed_row()) is not None
-        ):
-            raise malformed
-        if rows_read == 0:
-            yield empty_batch(self._text_schema), self.file.stat().st_size
-
-    def _malformed_row(self) -> MalformedDataError | None:
-        return _find_malformed_row(self.file, self._layout, cell_max=_CSV_BLOCK_BYTES_MAX)
-
-    def _batches_by(self, block_bytes: int, *, skipped_rows: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        with pa.OSFile(str(self.file), "rb") as opened:
-            rows_before = 0
-            for batch in self._open(opened, block_bytes):
-                start = min(batch.num_rows, max(0, skipped_rows - rows_before))
-                rows_before += batch.num_rows
-                if start < batch.num_rows:
-                    yield batch.slice(start), opened.tell()
-
-    def _open(self, opened: Any, block_bytes: int) -> pyarrow.csv.CSVStreamingReader:
-        return pyarrow.csv.open_csv(
-            opened,
-            read_options=pyarrow.csv.ReadOptions(
-                block_size=block_bytes,
-                encoding=self._layout.encoding.removesuffix("-sig"),
-                skip_rows_after_names=int(self._layout.has_dashes),
-                # Threads read blocks ahead, which would take too much memory if the blocks are large.
-                use_threads=block_bytes == _CSV_BLOCK_BYTES,
-            ),
-            parse_options=pyarrow.csv.ParseOptions(
-                delimiter=self._layout.delimiter, newlines_in_values=True, invalid_row_handler=_skip_row_count
-            ),
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(self._header, pa.string()),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
+        is_empty = True
+        for batch, position in self._csv.batches():
+            is_empty = False
+            yield batch, position
+        if is_empty:
+            yield empty_batch(self._csv.schema), self.file.stat().st_size
 
     def _load(self, chunk: Chunk) -> LoadedChunk:
         batch = chunk.load().batch
-        if len(self._header) == 1:  # Arrow treats the row count that sqlcmd writes below the rows as a row
-            is_count: Any = pc.match_substring_regex(batch.column(0), f"^{ROW_COUNT.pattern}\\s*$")
-            batch = batch.filter(pc.invert(pc.fill_null(is_count, False)))
         return LoadedChunk(batch=convert_csv(batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file))
-
-
-def _skip_row_count(row: Any) -> Literal["skip", "error"]:
-    """Skips the row count that sqlcmd writes below the rows; any other row whose cells do not match the header is an error."""
-    return "skip" if is_row_count(row.text) else "error"
-
-
-def _check_header(header: list[str], input_columns: InputColumns, *, file: Path) -> None:
-    """Rejects a first line without a known column: it is a row, or uses another separator."""
-    known = input_columns.schema.names
-    if not set(header) & set(known):
-        reject_misspelled(header, input_columns, file)
-        expected = f"a header line with comma-separated columns such as {', '.join(known)}"
-        if len(header) == 1 and set(header[0].split()) & set(known):
-            expected += '; to separate columns with commas, run sqlcmd with -s "," -W'
-        shown = ",".join(header)[:_SHOWN_CHARACTERS_MAX]
-        raise MalformedDataError(
-            f"{file}: no known column in the first line, {shown!r}; expected {expected}", expected=expected
-        )
-
-
-def _may_have_open_quote(file: Path, *, encoding: str) -> bool:
-    """Whether the number of quotes in the file is odd."""
-    count = 0
-    with file.open(encoding=encoding, errors="replace", newline="") as text:
-        while read := text.read(_CSV_READ_CHARACTERS):
-            count += read.count('"')
-    return count % 2 == 1
-
-
-def _find_malformed_row(file: Path, layout: CsvLayout, *, cell_max: int) -> MalformedDataError | None:
-    """Returns the error for the first row that is not CSV in UTF-8 with as many cells as the header."""
-    row, header = 0, layout.header
-    errors = "surrogateescape" if layout.encoding == "utf-8-sig" else "replace"
-    with field_size_limit(cell_max), file.open(encoding=layout.encoding, errors=errors, newline="") as text:
-        rows = csv.reader(text, delimiter=layout.delimiter, strict=True)
-        try:
-            for cells in numbered_rows(rows, layout):
-                if len(cells) != len(header):
-                    shown = layout.delimiter.join(cells)[:_SHOWN_CHARACTERS_MAX]
-                    problem = f"expected {len(header)} cells, as in the header, got {len(cells)}: {shown!a}"
-                    return _malformed_csv(f"{file}: row {row}: {problem}", row, first_line(cells, last=rows.line_num))
-                for name, cell in zip(header, cells, strict=False):
-                    if found := _ESCAPED_BYTE.search(cell):
-                        byte = f"0x{ord(found[0]) - 0xDC00:02x}"
-                        problem = f"not valid UTF-8 (byte {byte}); save the file as UTF-8 or UTF-16"
-                        return _malformed_csv(
-                            f"{file}: {name}, row {row}: {problem}", row, first_line(cells, last=rows.line_num)
-                        )
-                row += 1
-        except csv.Error as error:
-            is_open_quote = "unexpected end" in str(error)
-            problem = "a quoted cell that starts here is not closed" if is_open_quote else str(error)
-            return _malformed_csv(f"{file}: row {row}: {problem}", row, None if is_open_quote else rows.line_num)
-    return None
-
-
-def _malformed_csv(message: str, row: int, line: int | None) -> MalformedDataError:
-    return MalformedDataError(message + line_text(line), row=row, expected="CSV in UTF-8 with a header line")
 
 
 class JsonLinesInput:

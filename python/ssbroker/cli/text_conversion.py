@@ -15,6 +15,7 @@ import pyarrow.compute
 
 from ssbroker._arrow import guid_text, null_where, with_column
 from ssbroker._compat import cast, is_binary_view, is_string_view
+from ssbroker._csv import NULL_TEXTS
 from ssbroker.cli.errors import line_of
 from ssbroker.cli.input_columns import InputColumns
 from ssbroker.exceptions import InputError
@@ -25,7 +26,6 @@ ArrowColumn: TypeAlias = Any
 pc: Any = pyarrow.compute  # the stubs support neither Python constants nor text with 64-bit offsets
 GUID_COLUMNS: Final = ("conversation_id", "conversation_handle", "to_broker_instance")
 BYTES_COLUMNS: Final = ("message_body", "message_signature", "fragment_signature", "session_key")
-_NULL_TEXTS: Final = ("", "NULL", "null")
 _BOOLEAN_TEXTS: Final = ("true", "1", "false", "0")
 _LAST_TRUE_INDEX: Final = 1
 _HEX_PATTERN: Final = "^(0[xX])?([0-9a-fA-F]{2})*$"
@@ -37,7 +37,7 @@ def convert_csv(
 ) -> pa.RecordBatch:
     """Converts the text of a CSV file to the types that the command expects; other columns remain text.
 
-    In nullable columns, an empty cell, `NULL` and `null` (as various tools write it) are null.
+    In nullable columns, an empty cell, `NULL` and `null` are null.
 
     Examples:
         >>> from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
@@ -50,7 +50,7 @@ def convert_csv(
             continue
         field, cells = input_columns.schema.field(name), batch.column(number)
         if field.nullable:
-            cells = null_where(pc.is_in(cells, value_set=pa.array(_NULL_TEXTS)), cells)
+            cells = null_where(pc.is_in(cells, value_set=pa.array(NULL_TEXTS)), cells)
         if field.type != pa.string():
             cells = _converted(cells, field, file=file, row_in_file=row_in_file)
         batch = with_column(batch, number, pa.field(name, cells.type), cells)
