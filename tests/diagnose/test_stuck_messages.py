@@ -652,3 +652,22 @@ def test_a_port_is_no_error_number() -> None:
     said = cause_of("9748: the message is for another instance, at TCP://10.0.0.1:916, but no process serves this one")
     assert said is not None
     assert "TRUSTWORTHY" not in said.remedy
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [
+        ("'10060(...)'", "nothing answers at the address of the route"),
+        ("'10061(...)'", "nothing listens on the port of the route"),
+        ("Fehler: 916, Status: 3.", "the target is in another database of the same instance"),
+        ("Fehler: 15404, Status: 19.", "the Windows account that owns the database cannot be looked up"),
+        (
+            "Erreur\N{NO-BREAK SPACE}: 15517, État\N{NO-BREAK SPACE}: 1.",
+            "the owner of the database does not exist as a login",
+        ),
+    ],
+)
+def test_error_numbers_are_understood_in_any_language(number: str, cause: str) -> None:
+    said = cause_of(f"Beim Einreihen einer Nachricht in die Zielwarteschlange ist eine Ausnahme aufgetreten. {number}")
+    assert said is not None
+    assert said.cause.startswith(cause)

@@ -145,13 +145,13 @@ _PATTERNS: Final = (
         "begin the dialog with ENCRYPTION = OFF.",
     ),
     _pattern(
-        r"Error: 916\b|is not able to access the database",
+        r":\s916\b|is not able to access the database",
         "the target is in another database of the same instance, which does not trust the sender's database",
         "Secure the dialog with certificates and a remote service binding. Or ALTER DATABASE <database of the sender> SET TRUSTWORTHY ON, if its owner may use "
         "the target's database; if this owner is a sysadmin, every db_owner of the sender's database can then become one.",
     ),
     _pattern(
-        r"Error: 15404\b|could not obtain information about Windows NT",
+        r"\b15404\b|could not obtain information about Windows NT",
         "the Windows account that owns the database cannot be looked up: it no longer exists, no domain controller answers, or the account of SQL Server may "
         "not read it",
         "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, or to another SQL Server login; or let the account of SQL Server look up the account in the domain.",
@@ -173,7 +173,7 @@ _PATTERNS: Final = (
         "replica needs a started Service Broker endpoint on the same port.",
     ),
     _pattern(
-        r"Error: 15517\b|cannot execute as the database principal|owner.*SID",
+        r"\b15517\b|cannot execute as the database principal|owner.*SID",
         "the owner of the database does not exist as a login here, or is not the one that master records, which is common after a restore",
         "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, in the database that the status names; then the messages are delivered.",
     ),
