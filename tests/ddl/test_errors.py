@@ -432,3 +432,28 @@ def test_a_similar_name_is_suggested_among_thousands() -> None:
         "the service '//shop/Servic/00042' does not exist in the database 'Shop'; did you mean //shop/Service/00042?"
         in str(error)
     )
+
+
+@pytest.mark.parametrize(
+    ("cause", "note"),
+    [
+        (
+            "SELECT @q = N'CREATE QUEUE Q WITH ' + Options FROM dbo.T; EXEC sp_executesql @q",
+            "EXEC sp_executesql ...: not executed, although it contains CREATE QUEUE: its text cannot be determined from the script",
+        ),
+        (
+            "IF @@VERSION LIKE 'x' CREATE QUEUE Q",
+            "IF @@VERSION LIKE '...' CREATE QUEUE Q: not executed, although it contains CREATE QUEUE: its condition cannot be evaluated from the script",
+        ),
+    ],
+)
+def test_the_error_names_the_statement_that_was_not_executed(cause: str, note: str) -> None:
+    error = refused("CREATE DATABASE Sales", "GO", "USE Sales", cause, "GO", "CREATE SERVICE [//S] ON QUEUE Q")
+    assert (error.number, error.line) == (15151, 6)
+    assert str(error).endswith(f"the queue 'dbo.Q' does not exist in the database 'Sales'; see routes.sql:4: {note}")
+
+
+def test_a_statement_that_was_not_executed_is_not_the_cause_of_every_error() -> None:
+    start = ("CREATE DATABASE Sales", "GO", "USE Sales", "WHILE @x = 1 CREATE ROUTE R WITH ADDRESS = 'LOCAL'", "GO")
+    assert "see routes.sql" not in str(refused(*start, "CREATE SERVICE [//S] ON QUEUE Q"))
+    assert "see routes.sql" not in str(refused(*start, "CREATE QUEUE Q", "CREATE QUEUE Q"))

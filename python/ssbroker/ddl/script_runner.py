@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -85,6 +86,7 @@ _SECURITY_KINDS: Final = frozenset(
     {"CREATE LOGIN", "ALTER LOGIN", "DROP LOGIN", "GRANT ON ENDPOINT", "DENY ON ENDPOINT", "REVOKE ON ENDPOINT"}
 )
 _MISSING: Final = frozenset({15151, 3701, 911})
+_CREATED: Final = re.compile(r"\bCREATE ([A-Z]+(?: [A-Z]+)*)")
 _AWAITED: Final = _MISSING | {15581}
 """Errors which mean that a statement needs an object that does not exist yet, or an open master key."""
 
@@ -553,12 +555,13 @@ class ScriptRunner:
         try:
             yield
         except RefusalError as refusal:
-            error = source.error(parsed.start, refusal.reason, subject=parsed.subject, number=refusal.number)
+            reason = refusal.reason + self._likely_cause(refusal)
+            error = source.error(parsed.start, reason, subject=parsed.subject, number=refusal.number)
             if not self._collects or self._tries:
                 raise error from None
             kind: NoteKind = "unknown" if isinstance(parsed.statement, statements.Unknown) else "refused"
             position = source.position(parsed.start)
-            text = refusal_text(refusal.reason, subject=None, number=refusal.number)
+            text = refusal_text(reason, subject=None, number=refusal.number)
             self.notes.append(ScriptNote(kind, parsed.subject, text, position, number=refusal.number))
         except DdlError as error:  # from a text that EXEC runs, or thrown again by CATCH
             if not self._collects or self._tries or error is self._thrown:
@@ -567,6 +570,16 @@ class ScriptRunner:
         except StorageError as error:
             message = refusal_text(str(error), subject=parsed.subject, number=None)
             raise type(error)(f"{source.location(parsed.start)}: {message}", file=error.file) from error
+
+    def _likely_cause(self, refusal: RefusalError) -> str:
+        """Returns the note of the last statement that was not executed but may create the missing object, to append to the reason."""
+        if refusal.number not in _MISSING:
+            return ""
+        for note in reversed(self.notes):
+            kinds = _CREATED.findall(note.text) if note.kind == "not_executed" else ()
+            if any(refusal.reason.startswith(f"the {kind.lower()} ") for kind in kinds):
+                return f"; see {note}"
+        return ""
 
     def created_names(self, kinds: frozenset[str], database: str) -> list[str]:
         """Returns the names, without case, of the objects of these kinds that the script created in a database."""
