@@ -113,3 +113,57 @@ def test_delivery_to_a_service_without_a_contract(tmp_path: Path, run: Run) -> N
         note
         == "The service //Own has no contract, so it refuses every conversation that is started with it (error -8408)."
     )
+
+
+PARTLY_REFUSED = """CREATE DATABASE Sales
+GO
+USE Sales
+CREATE ROUTE Stock WITH SERVICE_NAME = '//Stock', ADDRESS = 'TCP://stock:4022'
+GO
+GRANT SEND ON SERVICE::[//Other] TO public
+CREATE ROUTE Bad WITH SERVICE_NAME = '//Bad', ADDRESS = 'somewhere'
+CREATE QUEU Q
+"""
+
+
+@pytest.mark.parametrize("command", ["explain", "trace", "stuck", "compare", "route"])
+def test_lenient_answers_from_the_other_statements(tmp_path: Path, run: Run, command: str) -> None:
+    script, rows = tmp_path / "net.sql", tmp_path / "in.csv"
+    script.write_text(PARTLY_REFUSED)
+    rows.write_text("to_service_name\n//Stock\n")
+    options = {
+        "explain": [script, "--to-service", "//Stock"],
+        "trace": [script, "--to-service", "//Stock"],
+        "stuck": [script, "--queue", rows],
+        "compare": [script, script],
+        "route": [script, "--conversations", rows, "-o", tmp_path / "out.csv"],
+    }[command]
+
+    strict, lenient = run(command, *options), run(command, *options, "--lenient")
+
+    assert (strict.status, strict.out) == (2, "")
+    assert strict.err.startswith(f"ssbroker: {script}:6: GRANT SEND [//Other]: error 15151: ")
+    assert strict.err.endswith("; to skip such statements with a warning, use --lenient\n")
+    expected = ["stock:4022", "No conversation changes."][command == "compare"]
+    assert expected in (lenient.out if command != "route" else (tmp_path / "out.csv").read_text())
+    refused, address, unknown = lenient.err.splitlines()[:3]
+    assert refused.startswith(f"ssbroker: warning: {script}:6: GRANT SEND [//Other]: error 15151: ")
+    assert refused.endswith("; the statement was skipped")
+    assert "error 9744: ADDRESS 'somewhere' is not a valid address" in address
+    assert f"{script}:8: CREATE QUEU Q: skipped: CREATE QUEU is not a statement of T-SQL" in unknown
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("USE Sales\nCREATE ROUTE [R", "error 105: "),
+        ("USE Sales\n/* CREATE ROUTE R", "error 113: "),
+        ("USE $(Database)", "Database"),
+    ],
+)
+def test_lenient_does_not_skip_a_whole_script(tmp_path: Path, run: Run, text: str, problem: str) -> None:
+    script = tmp_path / "net.sql"
+    script.write_text(text)
+    given = ("explain", script, "--to-service", "//Stock")
+    assert run(*given, "--lenient") == (refused := run(*given))
+    assert (refused.status, problem in refused.err, "--lenient" in refused.err) == (2, True, False)

@@ -27,7 +27,7 @@ from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.options import (
     AtOption,
     EncodingOption,
-    LenientOption,
+    LenientCatalogOption,
     PendingRequestOption,
     ProgressOption,
     TieBreakOption,
@@ -89,7 +89,7 @@ def compare(
     progress: ProgressOption = None,
     variable: VariableOption = None,
     encoding: EncodingOption = None,
-    lenient: LenientOption = False,
+    lenient: LenientCatalogOption = False,
 ) -> None:
     """Show which conversations change between two catalogs, and why.
 

@@ -16,7 +16,7 @@ from ssbroker._text import shortened_list
 from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances
 from ssbroker.catalog.table_files import os_errors_as_input_errors
 from ssbroker.cli.errors import writing
-from ssbroker.cli.options import warn_about
+from ssbroker.cli.options import suggesting_lenient, warn_about
 from ssbroker.cli.output_paths import replacing_files
 from ssbroker.ddl.model import find_name
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
@@ -82,7 +82,9 @@ def load_fleet(
 
     found: dict[str, Catalog] = {}
     for name, path in instance_paths(paths, is_fleet=is_fleet).items():
-        for instance, catalog in load_instances(path, name=name, now=now, options=options).items():
+        with suggesting_lenient(lenient=options.lenient):
+            loaded = load_instances(path, name=name, now=now, options=options)
+        for instance, catalog in loaded.items():
             check_not_loaded(instance, found, path)
             found[instance] = catalog
             warn_about(catalog.notes, about="routing", verbose=False)

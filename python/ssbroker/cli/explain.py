@@ -17,7 +17,7 @@ from ssbroker.cli.options import (
     AtOption,
     CatalogArgument,
     EncodingOption,
-    LenientOption,
+    LenientCatalogOption,
     PendingRequestOption,
     TieBreakOption,
     VariableOption,
@@ -25,6 +25,7 @@ from ssbroker.cli.options import (
     check_service_name,
     parse_time,
     parse_variables,
+    suggesting_lenient,
 )
 from ssbroker.cli.terminal import fitted, print_prose
 from ssbroker.exceptions import OptionError
@@ -78,7 +79,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as a JSON object.")] = False,
     variable: VariableOption = None,
     encoding: EncodingOption = None,
-    lenient: LenientOption = False,
+    lenient: LenientCatalogOption = False,
 ) -> None:
     """Explain the routing of one conversation.
 
@@ -90,7 +91,8 @@ def explain(
             "--from and --from-outside cannot be used together: the conversation starts in this instance or outside"
         )
     # LIFETIME counts from the current time, regardless of the time of the decision.
-    loaded = Catalog.load(catalog, variables=parse_variables(variable), encoding=encoding, lenient=lenient)
+    with suggesting_lenient(lenient=lenient):
+        loaded = Catalog.load(catalog, variables=parse_variables(variable), encoding=encoding, lenient=lenient)
     with as_options(to_broker_instance="--broker-instance", conversation_id="--conversation-id", database="--from"):
         explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(
             to_service,

@@ -17,7 +17,7 @@ from ssbroker._arguments import parse_timestamp
 from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.catalog.catalog import script_options
 from ssbroker.cli.file_formats import Format
-from ssbroker.exceptions import DdlWarning, OptionError, SsbrokerError
+from ssbroker.exceptions import DdlError, DdlWarning, OptionError, SsbrokerError
 from ssbroker.router import PendingRequest, TieBreak
 
 if TYPE_CHECKING:
@@ -79,6 +79,13 @@ LenientOption: TypeAlias = Annotated[
         help="Skip statements that are not T-SQL, and accept scripts without Service Broker statements, such as exports of whole servers.",
     ),
 ]
+LenientCatalogOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--lenient",
+        help="Skip statements that SQL Server would reject, with a warning, and accept scripts without Service Broker statements, such as exports of whole servers.",
+    ),
+]
 VerboseOption: TypeAlias = Annotated[
     bool, typer.Option("--verbose", help="List the skipped statements of scripts instead of counting them.")
 ]
@@ -96,6 +103,8 @@ _SIZE: Final = re.compile(r"([0-9]{1,30})(?: ?(?:([kmgt])(i?))?b)?", re.IGNORECA
 _COUNT: Final = re.compile(r"[0-9]{1,30}")
 _UNITS: Final = "kmgt"
 _NO_LIMIT: Final = "none"
+_UNCLOSED: Final = frozenset({105, 113})
+"""Errors of an unclosed quotation mark or comment: it is unknown where the next statement starts."""
 _ROUTINE: Final = frozenset({"PRINT", "SET"})
 """Skipped statements that almost every script contains."""
 
@@ -181,6 +190,17 @@ def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
             raise OptionError(f"-v: expected NAME=VALUE, got {variable!r:.80}")
         given[name] = value
     return given
+
+
+@contextmanager
+def suggesting_lenient(*, lenient: bool) -> Iterator[None]:
+    """Adds to the error of a rejected statement that `--lenient` skips the statement."""
+    try:
+        yield
+    except DdlError as error:
+        if not lenient and error.number is not None and error.number not in _UNCLOSED:
+            error.args = (f"{error}; to skip such statements with a warning, use --lenient", *error.args[1:])
+        raise
 
 
 def warn_about(notes: Iterable[ScriptNote], *, about: str, verbose: bool) -> None:

@@ -17,7 +17,7 @@ from ssbroker.cli.options import (
     CatalogArgument,
     EncodingOption,
     FormatOption,
-    LenientOption,
+    LenientCatalogOption,
     PendingRequestOption,
     ProgressOption,
     QuietOption,
@@ -99,7 +99,7 @@ def route(
     progress: ProgressOption = None,
     variable: VariableOption = None,
     encoding: EncodingOption = None,
-    lenient: LenientOption = False,
+    lenient: LenientCatalogOption = False,
 ) -> None:
     """Route conversations: write each one with its routing decision, and print a summary.
 

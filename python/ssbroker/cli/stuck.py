@@ -48,7 +48,7 @@ from ssbroker.cli.options import (
     AtOption,
     EncodingOption,
     FormatOption,
-    LenientOption,
+    LenientCatalogOption,
     PendingRequestOption,
     VariableOption,
     as_options,
@@ -120,7 +120,7 @@ def stuck(
     ] = False,
     variable: VariableOption = None,
     encoding: EncodingOption = None,
-    lenient: LenientOption = False,
+    lenient: LenientCatalogOption = False,
 ) -> None:
     """Explain why messages wait in a transmission queue.
 

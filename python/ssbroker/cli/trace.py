@@ -26,7 +26,7 @@ from ssbroker.cli.diagnose_options import (
 from ssbroker.cli.options import (
     AtOption,
     EncodingOption,
-    LenientOption,
+    LenientCatalogOption,
     PendingRequestOption,
     VariableOption,
     as_options,
@@ -84,7 +84,7 @@ def trace(
     html: HtmlOption = None,
     variable: VariableOption = None,
     encoding: EncodingOption = None,
-    lenient: LenientOption = False,
+    lenient: LenientCatalogOption = False,
 ) -> None:
     """Follow a conversation from instance to instance, and its acknowledgement back.
 

@@ -76,9 +76,9 @@ class ScriptOptions:
     Attributes:
         variables: Values of sqlcmd variables, by name in lower case.
         encoding: The encoding of scripts without a byte order mark; None means UTF-8.
-        lenient: Whether statements that do not exist in T-SQL are skipped, and database names may look like
-            misspellings of names that a script creates.
-        collects: Whether errors become notes, so that the rest of a script is read.
+        lenient: Whether refused statements become notes, and database names may look like misspellings of names that a
+            script creates. An instance skips only statements that do not exist in T-SQL.
+        collects: Whether all errors become notes, also those of sqlcmd commands and encodings.
         any_order: Whether the scripts are the files of a folder: each file starts in the default database, and may need
             objects that later files create.
     """
@@ -385,7 +385,9 @@ class _Server:
     @classmethod
     def start(cls, now: datetime, options: ScriptOptions) -> _Server:
         instance = InstanceModel(now, lenient=options.lenient)
-        runner = ScriptRunner(lenient=options.lenient, collects=options.collects, any_order=options.any_order)
+        runner = ScriptRunner(
+            lenient=options.lenient, collects=options.collects or options.lenient, any_order=options.any_order
+        )
         return cls(_ModelTarget(instance), runner)
 
     def start_file(self, options: ScriptOptions) -> None:

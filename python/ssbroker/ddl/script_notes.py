@@ -114,7 +114,9 @@ def summary(notes: Iterable[ScriptNote], *, about: str) -> Iterator[str]:
         about: What the skipped statements are not about, such as `routing`.
     """
     given = list(notes)
-    yield from (str(note) for note in given if note.kind not in ("skipped", "security", "messages"))
+    for note in given:
+        if note.kind not in ("skipped", "security", "messages"):
+            yield f"{note}; the statement was skipped" if note.kind == "refused" else str(note)
     skipped, security, messages = (
         [note for note in given if note.kind == kind] for kind in ("skipped", "security", "messages")
     )

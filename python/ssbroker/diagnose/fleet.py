@@ -131,8 +131,8 @@ class Fleet(Mapping[str, Catalog]):
             now: The time from which LIFETIME in scripts counts; None for the current time. A datetime must have a time zone.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
-            lenient: Whether to skip statements that do not exist in T-SQL, and to accept a database name that looks
-                like a misspelling of one that a script creates.
+            lenient: Whether to skip statements that SQL Server would reject, with a warning, and to accept a database
+                name that looks like a misspelling of one that a script creates.
 
         Returns:
             The fleet.
