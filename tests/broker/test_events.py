@@ -17,6 +17,7 @@ from ssbroker.protocol.events import (
     ConversationStep,
     Event,
     GroupStep,
+    JobFailed,
     MessageUndeliverable,
     QueueDisabled,
 )
@@ -223,7 +224,7 @@ def test_a_failing_log_handler_does_not_affect_a_commit(
 
 
 def test_a_function_may_take_only_the_kinds_that_it_subscribes_to(instance: Instance) -> None:
-    """Without errors of the type checker."""
+    """Without errors of the type checker; pyright accepts the same calls as mypy."""
     seen: list[str | None] = []
 
     def note_queue(event: QueueDisabled) -> None:
@@ -232,15 +233,25 @@ def test_a_function_may_take_only_the_kinds_that_it_subscribes_to(instance: Inst
     def note_one(event: QueueDisabled | MessageUndeliverable) -> None:
         seen.append(event.database)
 
+    def note_failure(event: QueueDisabled | MessageUndeliverable | JobFailed) -> None:
+        seen.append(event.database)
+
     def note_any(event: Event) -> None:
         seen.append(event.NAME)
 
     instance.subscribe(note_queue, QueueDisabled)
+    instance.subscribe(lambda event: seen.append(event.queue), QueueDisabled)
     instance.subscribe(note_one, QueueDisabled, MessageUndeliverable)
+    instance.subscribe(note_failure, QueueDisabled, MessageUndeliverable, JobFailed)
     instance.subscribe(note_any)
+    kinds: tuple[type[Event], ...] = (QueueDisabled, MessageUndeliverable, JobFailed, ConversationEvent)
+    instance.subscribe(note_any, *kinds)
     instance.subscribe(note_queue)  # type: ignore[arg-type]  # it gets all kinds
+    instance.subscribe(note_queue, JobFailed)  # type: ignore[arg-type]  # it gets another kind
+    instance.subscribe(note_one, QueueDisabled, JobFailed)  # type: ignore[arg-type]  # it gets another kind
     database_context(instance.create_database("Sales")).instance.events.emit(QueueDisabled(at=0, queue="Orders"))
-    assert seen == ["Orders", None, "Broker:Queue Disabled", "Orders"]
+    name = "Broker:Queue Disabled"
+    assert seen == ["Orders", "Orders", None, None, name, name, "Orders", None]
 
 
 WITHOUT_LOGGING = """

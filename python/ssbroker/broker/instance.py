@@ -605,11 +605,14 @@ class Instance:
         return self._background.catalog.router(tie_break=tie_break, pending_request=pending_request)
 
     @overload
-    def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]: ...
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]: ...
 
     @overload
-    def subscribe(self, subscriber: Callable[[First], None], kind: type[First], /) -> Callable[[], None]: ...
+    def subscribe(
+        self, subscriber: Callable[[First], None], kind: type[First], /, *kinds: type[First]
+    ) -> Callable[[], None]: ...
 
+    # For mypy, which does not infer a union as `First`.
     @overload
     def subscribe(
         self, subscriber: Callable[[First | Second], None], kind: type[First], second: type[Second], /

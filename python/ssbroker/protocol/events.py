@@ -677,11 +677,14 @@ class EventLog:
         self.counts: Counter[str] = Counter()
 
     @overload
-    def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]: ...
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]: ...
 
     @overload
-    def subscribe(self, subscriber: Callable[[First], None], kind: type[First], /) -> Callable[[], None]: ...
+    def subscribe(
+        self, subscriber: Callable[[First], None], kind: type[First], /, *kinds: type[First]
+    ) -> Callable[[], None]: ...
 
+    # For mypy, which does not infer a union as `First`.
     @overload
     def subscribe(
         self, subscriber: Callable[[First | Second], None], kind: type[First], second: type[Second], /
