@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 import anyio
 import pytest
 
-from ssbroker import BrokerError, Instance, Job, LockTimeoutError, OptionError, WorkQueue
+from ssbroker import BrokerError, Instance, Job, LockTimeoutError, OptionError, StorageError, WorkQueue
 from ssbroker.broker import async_calls
 from ssbroker.broker.lease_heartbeat import LeaseHeartbeat
 from ssbroker.protocol.events import JobFailed
@@ -198,9 +199,10 @@ def test_a_worker_continues_when_its_queue_is_enabled_again(
         attempts.append(job.attempt)
         if len(attempts) <= 5:
             raise OSError("no disk")
+        instance.stop_workers()
 
     queue.put(b"one")
-    run(queue, work, timeout=0)
+    run(queue, work)
     assert (len(attempts), pauses) == (6, [0, 0, 0, 0, 0, 1, 2])
     assert "a worker cannot take jobs; trying again in 2 s: 9617: " in caplog.text
 
@@ -228,10 +230,58 @@ def test_the_pauses_of_a_worker_begin_again_after_a_job(
         if job.attempt <= 2:
             database.alter_queue("Jobs", status=False)
             raise OSError("no disk")
+        instance.stop_workers()
 
     queue.put(b"one")
-    run(queue, work, timeout=0)
+    run(queue, work)
     assert (pauses, queue.count()) == ([1, 2, 1, 2], 0)
+
+
+def test_a_worker_that_cannot_take_jobs_ends_after_its_timeout(
+    instance: Instance, queue: WorkQueue, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the last error: a worker that only found no job returns."""
+    instance.database("Queues").alter_queue("Jobs", status=False)
+    for timeout, attempts in ((0, 1), (0.1, 2)):
+        caplog.clear()
+        with pytest.raises(BrokerError, match=r"^9617: "):
+            run(queue, print, timeout=timeout)
+        assert caplog.text.count("a worker cannot take jobs; trying again in 0.1 s: 9617: ") == attempts - 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be moved there")
+def test_a_worker_ends_if_its_file_was_moved(instance: Instance, queue: WorkQueue, run: Run) -> None:
+    path = instance.database("Queues").path
+    moved = path.rename(path.with_suffix(".moved"))
+    with pytest.raises(StorageError, match="was moved or deleted while it was open"):
+        run(queue, print)
+    moved.rename(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_worker_ends_in_a_forked_process(tmp_path: Path) -> None:
+    program = """
+import asyncio, os, signal, sys
+from ssbroker import Instance, StorageError
+
+async def work(job): pass
+
+queue = Instance.open(sys.argv[1], create=True).queue("Jobs")
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    for run in (lambda: queue.run_worker(print), lambda: asyncio.run(queue.arun_worker(work))):
+        try:
+            run()
+        except StorageError as error:
+            print(str(error).partition(": ")[2], flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "shop")]
+    worker = subprocess.run(command, capture_output=True, text=True, check=True)
+    error = "was opened before this process was forked; open the instance again in this process\n"
+    assert (worker.stdout, worker.stderr) == (2 * error, "")
 
 
 def test_a_worker_ends_if_its_queue_is_dropped(queue: WorkQueue, run: Run) -> None:

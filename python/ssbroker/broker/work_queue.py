@@ -272,11 +272,14 @@ class WorkQueue:
         Args:
             function: A function that takes the job, as in the block of `take`.
             lease: As in `take`.
-            timeout: Seconds to wait for a message, after which the worker returns; None waits without limit.
+            timeout: Seconds to wait for a message, after which the worker returns; None waits without limit. If jobs could not be
+                taken for this time, the worker raises the last error.
             heartbeat: As in `take`.
 
         Raises:
-            BrokerError: The queue has been dropped (15151).
+            BrokerError: The queue has been dropped (15151), or it has been disabled (9617) for the time of `timeout`.
+            StorageError: The database cannot be used for the time of `timeout`. Immediately, if its file was moved, deleted or
+                replaced, or if the instance was opened before this process was forked.
             OptionError: An option has an invalid value, or `function` is a coroutine or generator function.
 
         Examples:
@@ -288,7 +291,8 @@ class WorkQueue:
             ...     queue.run_worker(lambda job: print("resizing", job.value["resize"]), timeout=0)
             resizing cat.png
         """
-        worker_loop.run(self._context, partial(self.take, lease=lease, timeout=timeout, heartbeat=heartbeat), function)
+        take = partial(self.take, lease=lease, timeout=timeout, heartbeat=heartbeat)
+        worker_loop.run(self._context, take, function, timeout=timeout)
 
     async def arun_worker(
         self,
@@ -305,11 +309,14 @@ class WorkQueue:
         Args:
             function: A coroutine function that takes the job, as in the block of `take`.
             lease: As in `take`.
-            timeout: Seconds to wait for a message, after which the worker returns; None waits without limit.
+            timeout: Seconds to wait for a message, after which the worker returns; None waits without limit. If jobs could not be
+                taken for this time, the worker raises the last error.
             heartbeat: As in `take`.
 
         Raises:
-            BrokerError: The queue has been dropped (15151).
+            BrokerError: The queue has been dropped (15151), or it has been disabled (9617) for the time of `timeout`.
+            StorageError: The database cannot be used for the time of `timeout`. Immediately, if its file was moved, deleted or
+                replaced, or if the instance was opened before this process was forked.
             OptionError: An option has an invalid value, or `function` is not a coroutine function.
 
         Examples:
@@ -326,7 +333,7 @@ class WorkQueue:
             resizing cat.png
         """
         take = partial(self.take, lease=lease, timeout=timeout, heartbeat=heartbeat)
-        await worker_loop.arun(self._context, take, function)
+        await worker_loop.arun(self._context, take, function, timeout=timeout)
 
     def requeue(self, *, conversation_handle: uuid.UUID | str | bytes | None = None) -> int:
         """Moves failed messages back from the poison queue to this queue, as `Database.requeue` does.
