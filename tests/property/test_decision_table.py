@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -12,7 +13,10 @@ import pytest
 
 import ssbroker
 from ssbroker import schemas
+from ssbroker._arrow import guid_text
 from ssbroker.router import TieBreak
+from tests.docs.markdown import blocks
+from tests.guards.repository import ROOT
 from tests.oracle.world import Conversation, World
 from tests.worlds.arrow import batch_of, catalog_of
 from tests.worlds.seeded import seeded_world
@@ -22,6 +26,7 @@ from tests.worlds.universe import NOW
 WORLDS = 600
 CHUNKS = 6
 CONVERSATIONS = 40
+PAGE = ROOT / "docs" / "how-to" / "decision-table.md"
 
 
 def assert_agrees(
@@ -52,6 +57,46 @@ def test_duckdb_routes_with_the_table_as_the_router_does(number: int) -> None:
         tie_break: TieBreak = "hash" if seed % 3 else "first"
         assert_agrees(world, conversations, tie_break, connection, seen)
     assert seen == {"LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED", BY_NAME, BY_ROW}
+
+
+@pytest.mark.rule("R7", "R41")
+@pytest.mark.parametrize("library", ["duckdb", "polars"])
+def test_the_queries_of_the_page_decide_as_the_router_or_leave_it_to_the_router(library: str) -> None:
+    python = [block.text for block in blocks(PAGE.read_text("utf-8")) if block.language == "python"]
+    (recipe,) = (text for text in python if f"import {library}" in text)
+    outcomes, replies_left_to_router = set[str](), 0
+    for seed in range(25):
+        world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
+        router, batch = ssbroker.Router(catalog_of(world)), batch_of(conversations)
+        expected: Any = router.route(batch, now=NOW)
+        waiting = pa.table(batch).append_column("hash", ssbroker.tie_break_hash(batch["conversation_id"]))
+        for number, name in enumerate(waiting.column_names):
+            if waiting.schema.field(name).type == pa.binary(16):
+                waiting = waiting.set_column(number, name, guid_text(waiting[name].combine_chunks()))
+        names: dict[str, Any] = {
+            "decisions": router.decision_table(now=NOW),
+            "pa": pa,
+            "ssbroker": ssbroker,
+            "waiting": waiting,
+        }
+        names["table"] = pa.Table.from_batches([names["decisions"]])
+        exec(recipe, names)
+        if library == "duckdb":
+            found = names["connection"].execute(names["query"]).fetchall()
+        else:
+            destination = names["pl"].coalesce("next_hop_address", "target_database")
+            found = names["routed"].sort("row_id").select("row_id", "outcome", "match_step", destination).rows()
+        assert [row[0] for row in found] == [*range(1, len(conversations) + 1)]
+        for (_, outcome, *rest), decided, asked in zip(found, expected.to_pylist(), conversations, strict=True):
+            if outcome is None:
+                assert rest == [None, None]
+                replies_left_to_router += not asked.is_initiator
+            else:
+                destination = decided["next_hop_address"] or decided["target_database"]
+                assert [outcome, *rest] == [decided["outcome"], decided["match_step"], destination], f"{asked}\n{world}"
+                outcomes.add(outcome)
+    assert outcomes == {"LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED"}
+    assert replies_left_to_router
 
 
 def test_the_ranges_of_each_kind_of_conversation_cover_all_hashes_once() -> None:
