@@ -16,13 +16,16 @@ _GUID: Final = pa.binary(16)
 _LIBRARIES: Final = ("duckdb", "pandas", "polars")
 
 
-def reject_existing_columns(names: Collection[str], added: Collection[str], *, name: str) -> None:
-    """Raises SchemaError if the rows already have a column that is to be added."""
+def reject_existing_columns(rows: Any, names: Collection[str], added: Collection[str], *, name: str) -> None:
+    """Raises SchemaError if the rows already have a column that is to be added; DuckDB ignores the case of names."""
+    ignores_case = _library(rows) == "duckdb"
+    existing = {each.lower() if ignores_case else each: each for each in names}
     for column in added:
-        if column in names:
+        if column in existing:
+            found = existing[column]
+            why = "" if found == column else f" {found!r}, because DuckDB ignores the case of names"
             raise SchemaError(
-                f"{name}: routing adds the column {column!r}; rename or drop the existing column",
-                column=column,
+                f"{name}: routing adds the column {column!r}; rename or drop the existing column{why}", column=column
             )
 
 

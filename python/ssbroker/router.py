@@ -373,7 +373,8 @@ class Router:
             rows (`schemas.REJECTED_CONVERSATIONS`), both in this type.
 
         Raises:
-            SchemaError: As for `route`, or the rows already have a column with the name of a decision column.
+            SchemaError: As for `route`, or the rows already have a column with the name of a decision column (in
+                any case, for a DuckDB relation).
             InputError: A value is invalid; the error names column, row and value.
             OptionError: `now` is not a datetime with a time zone, or `errors` is neither `raise` nor `reject`.
 
@@ -385,7 +386,7 @@ class Router:
             (17, 'DELAYED', 'no_route')
         """
         table = as_table(conversations, name=_INPUT, read=_READ_COLUMNS)
-        dataframes.reject_existing_columns(table.column_names, schemas.DECISIONS.names, name=_INPUT)
+        dataframes.reject_existing_columns(conversations, table.column_names, schemas.DECISIONS.names, name=_INPUT)
         if errors == "raise":
             return dataframes.with_columns(conversations, table, self.route(table, now=now))
         decisions, rejected = self.route(table, now=now, errors=errors)

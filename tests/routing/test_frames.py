@@ -179,6 +179,14 @@ def test_an_existing_column_of_decisions_is_an_error() -> None:
         ROUTER.with_decisions(ROUTER.with_decisions(ROWS, now=NOW), now=NOW)
 
 
+def test_duckdb_ignores_the_case_of_existing_columns() -> None:
+    """DuckDB would rename the added column, and a query would read the column of the input."""
+    table = pa.Table.from_pylist([row | {"Outcome": "ours"} for row in ROWS])
+    with pytest.raises(ssbroker.SchemaError, match=r"adds the column 'outcome'; .* column 'Outcome', because DuckDB"):
+        ROUTER.with_decisions(duckdb.from_arrow(table), now=NOW)
+    assert ROUTER.with_decisions(table, now=NOW)["Outcome"].to_pylist() == ["ours"] * len(ROWS)
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
