@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
+import sys
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ssbroker import _core, schemas
+from ssbroker._arguments import is_utf8_text
 from ssbroker._compat import (
     MINIMUMS,
     cast,
@@ -29,7 +31,7 @@ from ssbroker._compat import (
     with_exportable_views,
 )
 from ssbroker._text import printable, restore_spaces
-from ssbroker.exceptions import MalformedDataError, MissingDependencyError, SchemaError
+from ssbroker.exceptions import InputError, MalformedDataError, MissingDependencyError, SchemaError
 
 _PYARROW_MINIMUM: Final = MINIMUMS["ssbroker"].version
 if is_older(pa.__version__, _PYARROW_MINIMUM):
@@ -153,6 +155,15 @@ _ITERATOR_HINT: Final = (
     "pyarrow.RecordBatchReader.from_batches(schema, batches) makes a stream of an iterator of record batches"
 )
 _PANDAS_FRAME: Final = "pandas.core.frame.DataFrame"
+_POLARS_FRAME: Final = "polars.dataframe.frame.DataFrame"
+_GUID_BYTES: Final = 16
+_ID_COLUMNS: Final = (
+    "conversation_id",
+    "conversation_handle",
+    "to_broker_instance",
+    "broker_instance",
+    "service_broker_guid",
+)
 _SCHEMAS: Final = {
     "routes": schemas.ROUTES,
     "databases": schemas.DATABASES,
@@ -209,7 +220,7 @@ def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> A
     """Returns an object with Arrow capsules unchanged, a dataset as a stream, and a list of dicts or a pandas or Spark DataFrame as a table.
 
     The keys of all dicts become columns. Missing values in pandas become null. `read` contains the names of the columns to
-    read; all other columns of dicts and pandas DataFrames are null, because their values may not convert to Arrow.
+    read; other columns of dicts and DataFrames are null if their values may not convert to Arrow.
 
     Examples:
         >>> as_arrow([{"name": "Orders"}, {"name": "Stock", "route_id": 7}], name="routes").to_pylist()
@@ -219,6 +230,8 @@ def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> A
     """
     if qualified_type(value) == _PANDAS_FRAME:
         return _from_pandas(value, name=name, read=read)
+    if qualified_type(value) == _POLARS_FRAME:
+        value = _without_wide_integers(value, name=name, read=read)
     if isinstance(value, list):
         return _from_rows(value, name=name, read=read)
     if qualified_type(value).startswith(_DATASETS):
@@ -249,9 +262,16 @@ def _from_pandas(frame: Any, *, name: str, read: Collection[str] | None) -> Any:
         raise SchemaError(f"{first}: expected unique column names, got two columns with this name", column=first)
     names = list(frame.columns)
     converted = frame if read is None else frame[[column for column in names if column in read]]
+    infer_type = sys.modules["pandas"].api.types.infer_dtype
+    objects = [column for column in _ID_COLUMNS if column in converted and frame.dtypes[column] == object]
+    mixed_ids = [column for column in objects if infer_type(frame[column]) == "mixed"]
+    converted = converted.assign(**{column: _cells(column, frame[column].tolist()) for column in mixed_ids})
     with _arrow_errors(frame, name=name):
         try:
             table = pa.Table.from_pandas(converted)
+        except UnicodeEncodeError as error:
+            columns = [(column, converted[column].tolist()) for column in converted.columns]
+            raise next(filter(None, itertools.starmap(_not_utf8_error, columns)), error) from error
         except (pa.ArrowException, OverflowError) as error:
             raise _unconverted_column(converted, name=name) or error from error
     if len(converted.columns) < len(names):  # an index that has a name is a column of the table
@@ -277,6 +297,51 @@ def _unconverted_column(frame: Any, *, name: str) -> SchemaError | None:
     return None
 
 
+def _without_wide_integers(frame: Any, *, name: str, read: Collection[str] | None) -> Any:
+    """Replaces columns of 128-bit integers, for which Arrow has no type, by nulls; raises SchemaError if they are to be read."""
+    wide = [column for column, data_type in frame.schema.items() if "Int128" in str(data_type)]
+    for column in wide:
+        if read is None or column in read:
+            raise SchemaError(
+                f"{column:.80}: Arrow has no type for {frame.schema[column]} in {name}; cast the column to Int64, Decimal or String",
+                column=column,
+                actual=str(frame.schema[column]),
+            )
+    return frame.with_columns(sys.modules["polars"].lit(None).alias(column) for column in wide) if wide else frame
+
+
+def _cells(column: object, values: list[Any]) -> list[Any]:
+    """Converts UUIDs to text, and ids as bytes too if the column also contains text: Arrow would store the bytes of the text.
+
+    Examples:
+        >>> _cells("conversation_id", ["-", bytes(16), None, b"-"])
+        ['-', '00000000-0000-0000-0000-000000000000', None, '0x2d']
+    """
+    cells = [str(value) if isinstance(value, uuid.UUID) else value for value in values]
+    if column not in _ID_COLUMNS or not {bytes, str}.issubset(map(type, cells)):
+        return cells
+    return [_id_text(cell) if isinstance(cell, bytes) else cell for cell in cells]
+
+
+def _id_text(value: bytes) -> str:
+    return str(uuid.UUID(bytes=value)) if len(value) == _GUID_BYTES else f"0x{value.hex()}"
+
+
+def _not_utf8_error(column: object, values: list[Any]) -> InputError | None:
+    """Returns the error of the first text that UTF-8 cannot encode."""
+    for row, value in enumerate(values):
+        if isinstance(value, str) and not is_utf8_text(value):
+            expected, shown = "valid UTF-8 text", ascii(value)[:80]
+            return InputError(
+                f"{column!s:.80}, row {row}: expected {expected}, got {shown}",
+                column=str(column),
+                row=row,
+                value=shown,
+                expected=expected,
+            )
+    return None
+
+
 def _mixed_column_error(column: object, error: Exception, *, name: str) -> SchemaError:
     return SchemaError(f"{column!s:.80}: the values in {name} have no common Arrow type: {error}", column=str(column))
 
@@ -298,9 +363,10 @@ def _from_rows(rows: list[Any], *, name: str, read: Collection[str] | None) -> p
             columns[str(column)] = pa.nulls(len(rows))
             continue
         values = [row.get(column) for row in rows]
-        cells = [str(value) if isinstance(value, uuid.UUID) else value for value in values]
         try:
-            columns[str(column)] = pa.array(cells)
+            columns[str(column)] = pa.array(_cells(column, values))
+        except UnicodeEncodeError as error:
+            raise _not_utf8_error(column, values) or error from error
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
             raise _mixed_column_error(column, error, name=name) from error
     return pa.table(columns)

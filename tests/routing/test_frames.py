@@ -245,6 +245,36 @@ def test_a_needed_column_of_several_types_is_named(use: Any, column: str) -> Non
         assert caught.value.column == column
 
 
+@pytest.mark.parametrize("library", [list, pd.DataFrame])
+def test_ids_may_be_text_bytes_and_uuids_in_one_column(library: Any) -> None:
+    ids = [str(ORDERS_ID), ORDERS_ID.bytes, ORDERS_ID, None]
+    rows = [{"database": "Sales", "to_service_name": "//Sales", "to_broker_instance": id_} for id_ in ids]
+    texts = [row | {"to_broker_instance": id_ and str(ORDERS_ID)} for row, id_ in zip(rows, ids, strict=True)]
+    assert ROUTER.route(library(rows), now=NOW) == ROUTER.route(texts, now=NOW)
+    rows[1]["to_broker_instance"] = b"\x01\xab"
+    with pytest.raises(ssbroker.InvalidGuidError, match="^to_broker_instance, row 1: '0x01ab' is not a valid GUID"):
+        ROUTER.route(library(rows), now=NOW)
+
+
+@pytest.mark.parametrize("library", [list, pd.DataFrame])
+def test_text_that_utf8_cannot_encode_is_named(library: Any) -> None:
+    rows = [ROWS[0], ROWS[1] | {"to_service_name": "\ud800"}]
+    with pytest.raises(ssbroker.InputError) as caught:
+        ROUTER.route(library(rows))
+    assert str(caught.value) == r"to_service_name, row 1: expected valid UTF-8 text, got '\ud800'"
+    assert (caught.value.column, caught.value.row) == ("to_service_name", 1)
+
+
+def test_polars_columns_of_128_bits_are_passed_through_or_named() -> None:
+    frame = pl.DataFrame(ROWS).with_columns(pl.col("order").cast(pl.Int128))
+    got = ROUTER.with_decisions(frame, now=NOW)
+    assert got.schema["order"] == pl.Int128
+    assert got.to_dicts() == expected()
+    message = "^order: Arrow has no type for Int128 in routes; cast the column to Int64, Decimal or String"
+    with pytest.raises(ssbroker.SchemaError, match=message):
+        ssbroker.Catalog(frame)
+
+
 @pytest.mark.parametrize(
     ("name", "question"),
     [
