@@ -148,6 +148,7 @@ _SPARK_FUNCTIONS: Final = {
 _HINTS: Final = {
     "polars.lazyframe.frame.LazyFrame": "call its method collect() first",
     **dict.fromkeys(_SPARK_FRAMES, "use ssbroker.spark"),
+    "ssbroker.router.Routed": "pass its attribute decisions",
     "builtins.dict": "pass a list of dicts, one for each row, or pyarrow.table(...)",
 }
 _DATASETS: Final = "pyarrow._dataset."

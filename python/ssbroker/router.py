@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from datetime import datetime
@@ -238,7 +239,8 @@ class Router:
         self, catalog: Catalog, *, tie_break: TieBreak = "hash", pending_request: PendingRequest = "continue"
     ) -> None:
         if not isinstance(catalog, Catalog):
-            raise SchemaError(f"catalog: expected an ssbroker.Catalog, got {type(catalog).__qualname__}")
+            hint = "; Catalog.load reads one from a path" if isinstance(catalog, str | os.PathLike) else ""
+            raise SchemaError(f"catalog: expected an ssbroker.Catalog, got {type(catalog).__qualname__}{hint}")
         check_option("tie_break", tie_break, get_args(TieBreak))
         check_option("pending_request", pending_request, get_args(PendingRequest))
         self._catalog: Final = catalog

@@ -179,6 +179,13 @@ def test_an_existing_column_of_decisions_is_an_error() -> None:
         ROUTER.with_decisions(ROUTER.with_decisions(ROWS, now=NOW), now=NOW)
 
 
+def test_what_is_passed_by_mistake_for_a_catalog_or_decisions_is_explained() -> None:
+    with pytest.raises(ssbroker.SchemaError, match=r"got str; Catalog.load reads one from a path$"):
+        Router("routes.sql")  # type: ignore[arg-type]
+    with pytest.raises(ssbroker.SchemaError, match=r"got ssbroker.router.Routed; pass its attribute decisions$"):
+        summarize(ROUTER.with_decisions(ROWS, errors="reject"))  # type: ignore[arg-type]
+
+
 def test_duckdb_ignores_the_case_of_existing_columns() -> None:
     """DuckDB would rename the added column, and a query would read the column of the input."""
     table = pa.Table.from_pylist([row | {"Outcome": "ours"} for row in ROWS])
