@@ -69,7 +69,7 @@ class CsvLayout:
 
 
 class CsvFile:
-    """A CSV file, whose columns are read as text.
+    r"""A CSV file, whose columns are read as text.
 
     Errors of pyarrow, of the module `csv` and of the system are not converted.
 
@@ -78,7 +78,7 @@ class CsvFile:
         data: The content of the file; None to read the file when it is needed, in blocks.
 
     Examples:
-        >>> file = CsvFile(Path("routes.txt"), b"name\\taddress\\n----\\t-------\\nStock\\tNULL\\n\\n(1 rows affected)\\n")
+        >>> file = CsvFile(Path("routes.txt"), b"name\taddress\n----\t-------\nStock\tNULL\n\n(1 rows affected)\n")
         >>> file.layout.delimiter, file.read().to_pylist()
         ('\\t', [{'name': 'Stock', 'address': 'NULL'}])
     """

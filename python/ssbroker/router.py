@@ -238,9 +238,10 @@ class Router:
     def __init__(
         self, catalog: Catalog, *, tie_break: TieBreak = "hash", pending_request: PendingRequest = "continue"
     ) -> None:
-        if not isinstance(catalog, Catalog):
-            hint = "; Catalog.load reads one from a path" if isinstance(catalog, str | os.PathLike) else ""
-            raise SchemaError(f"catalog: expected an ssbroker.Catalog, got {type(catalog).__qualname__}{hint}")
+        given: object = catalog
+        if not isinstance(given, Catalog):
+            hint = "; Catalog.load reads one from a path" if isinstance(given, str | os.PathLike) else ""
+            raise SchemaError(f"catalog: expected an ssbroker.Catalog, got {type(given).__qualname__}{hint}")
         check_option("tie_break", tie_break, get_args(TieBreak))
         check_option("pending_request", pending_request, get_args(PendingRequest))
         self._catalog: Final = catalog

@@ -259,7 +259,7 @@ def test_ids_may_be_text_bytes_and_uuids_in_one_column(library: Any) -> None:
     texts = [row | {"to_broker_instance": id_ and str(ORDERS_ID)} for row, id_ in zip(rows, ids, strict=True)]
     assert ROUTER.route(library(rows), now=NOW) == ROUTER.route(texts, now=NOW)
     rows[1]["to_broker_instance"] = b"\x01\xab"
-    with pytest.raises(ssbroker.InvalidGuidError, match="^to_broker_instance, row 1: '0x01ab' is not a valid GUID"):
+    with pytest.raises(ssbroker.InvalidGuidError, match=r"^to_broker_instance, row 1: '0x01ab' is not a valid GUID"):
         ROUTER.route(library(rows), now=NOW)
 
 
