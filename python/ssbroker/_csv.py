@@ -80,7 +80,7 @@ class CsvFile:
     Examples:
         >>> file = CsvFile(Path("routes.txt"), b"name\taddress\n----\t-------\nStock\tNULL\n\n(1 rows affected)\n")
         >>> file.layout.delimiter, file.read().to_pylist()
-        ('\\t', [{'name': 'Stock', 'address': 'NULL'}])
+        ('\t', [{'name': 'Stock', 'address': 'NULL'}])
     """
 
     def __init__(self, path: Path, data: bytes | None = None) -> None:
