@@ -115,6 +115,19 @@ def test_values_are_checked_even_if_the_catalog_has_no_routes(spark: SparkSessio
     assert [row["reason"] for row in routed.collect()] == ["no_route"]
 
 
+def test_ids_are_checked_even_if_they_change_no_decision(spark: SparkSession) -> None:
+    """All columns on which an id could have an effect are null for this catalog."""
+    catalog = Catalog([{"database": "Sales", "name": "A", "address": "LOCAL"}])
+    given = spark.sql("select 'no-guid' conversation_id, 'Sales' database, '//a' to_service_name")
+    routed = ssbroker.spark.route(given, catalog, engine="native")
+    for selected in (routed, routed.select("next_hop_address"), routed.select("route_id", "broker_instance")):
+        with pytest.raises(Exception, match="InvalidGuidError: conversation_id: 'no-guid'"):
+            selected.collect()
+    valid = given.withColumns({"conversation_id": sf.lit(ID), "row": sf.lit(0)})
+    asked = pa.table({"conversation_id": [ID], "database": ["Sales"], "to_service_name": ["//a"]})
+    assert decisions_of(ssbroker.spark.route(valid, catalog, engine="native")) == expected_decisions(catalog, asked)
+
+
 def test_null_ids_are_allowed_if_they_break_no_tie(spark: SparkSession) -> None:
     given = spark.createDataFrame([row_with({"conversation_id": None})], COLUMNS)
     routed = ssbroker.spark.route(given, one_route(), tie_break="first", engine="native")

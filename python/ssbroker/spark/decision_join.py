@@ -442,8 +442,11 @@ class DecisionJoin:
             "reason": sf.when(is_known, _one_of(self._labels.reasons, codes["reason"])),
             "match_step": sf.when(is_known & (step != NO_STEP), step.cast("tinyint")),
         }
+        # `sf.when(is_valid, NULL)` would not do for a field that is always null: Spark replaces it by NULL.
+        never = sf.when(~is_valid, "0")
         others = {
-            name: sf.when(is_valid, found.get(name, sf.lit(None))).cast(sql_type) for name, sql_type in DETAILS.items()
+            name: (sf.when(is_valid, found[name]) if name in found else never).cast(sql_type)
+            for name, sql_type in DETAILS.items()
         }
         return {**labels, **others}
 
