@@ -264,7 +264,7 @@ def _from_pandas(frame: Any, *, name: str, read: Collection[str] | None) -> Any:
     names = list(frame.columns)
     converted = frame if read is None else frame[[column for column in names if column in read]]
     infer_type = sys.modules["pandas"].api.types.infer_dtype
-    objects = [column for column in _ID_COLUMNS if column in converted and frame.dtypes[column].kind == "O"]
+    objects = [column for column in _ID_COLUMNS if column in converted and frame.dtypes[column].name == "object"]
     mixed_ids = [column for column in objects if infer_type(frame[column]) == "mixed"]
     converted = converted.assign(**{column: _cells(column, frame[column].tolist()) for column in mixed_ids})
     with _arrow_errors(frame, name=name):
