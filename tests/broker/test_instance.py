@@ -183,6 +183,21 @@ def test_an_instance_in_memory_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("create", [True, False])
+def test_a_file_is_not_the_folder_of_an_instance(tmp_path: Path, *, create: bool) -> None:
+    file = tmp_path / "shop"
+    file.touch()
+    with pytest.raises(StorageError, match=r"shop: is a file; pass the folder of the instance$"):
+        Instance.open(file, create=create)
+
+
+def test_a_closed_instance_cannot_be_used_in_a_block(tmp_path: Path) -> None:
+    with Instance.open(tmp_path / "shop", create=True) as instance:
+        pass
+    with pytest.raises(StorageError, match="is closed; open the instance again"), instance:
+        pass
+
+
 def test_an_inaccessible_folder_is_a_clear_error(open_to_all: Path) -> None:
     Instance.create(open_to_all, name="shop", background=False).close()
     open_to_all.chmod(0o600)

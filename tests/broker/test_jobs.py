@@ -800,6 +800,9 @@ def test_a_queue_is_taken_by_its_name(sales: Database) -> None:
     for given in (sales.queue("Jobs"), 5, ""):
         with pytest.raises(BrokerError, match=r"^208: .* is not a valid queue name; expected a name such as Orders"):
             sales.take(given)
+    hint = r"\. A dot separates the schema from the name; write \[emails\.high\.now\] for a name that contains dots$"
+    with pytest.raises(BrokerError, match=hint):
+        sales.take("emails.high.now")
 
 
 def test_a_waiting_job_is_false_when_the_instance_is_closed(tmp_path: Path) -> None:

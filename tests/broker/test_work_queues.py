@@ -29,7 +29,6 @@ from ssbroker import (
     OptionError,
     SchemaError,
     StorageError,
-    UnknownDatabaseError,
     WorkQueue,
 )
 from ssbroker.broker import work_queue
@@ -282,7 +281,7 @@ def test_a_change_of_the_poison_handling_is_logged(instance: Instance, caplog: p
 
 
 def test_a_queue_that_does_not_exist_is_not_created(instance: Instance, sales: Database) -> None:
-    with pytest.raises(UnknownDatabaseError, match="Queues"):
+    with pytest.raises(BrokerError, match=r"^15151: the queue 'Jobs' does not exist in the database 'Queues'$"):
         instance.queue("Jobs", create=False)
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
     put = instance.queue("Jobs").put(b"one")
@@ -818,8 +817,13 @@ def test_an_existing_queue_and_its_service_are_used(instance: Instance, sales: D
     assert instance.view("dbo.Jobs")["message_body"].to_pylist() == [b"one"]
     sales.create_queue("Other")
     sales.create_service("Replies", queue="Other")
-    with pytest.raises(BrokerError, match="the service 'Replies' exists on another queue"):
+    with pytest.raises(
+        BrokerError, match=r"^the service 'Replies' exists on the queue \[dbo\]\.\[Other\]; choose another"
+    ):
         sales.queue("Replies")
+    sales.queue("emails.high")
+    with pytest.raises(BrokerError, match=r"^the service 'emails.high' exists on the queue \[emails\]\.\[high\]; "):
+        sales.queue("[emails.high]")
 
 
 def test_the_queue_of_another_service_does_not_become_a_work_queue(instance: Instance, sales: Database) -> None:
@@ -869,10 +873,14 @@ for _ in range(100_000):
     DEEP = [DEEP]
 
 
-def test_a_transaction_of_another_type_is_refused(queue: WorkQueue) -> None:
+def test_a_transaction_of_another_type_is_refused(instance: Instance, queue: WorkQueue) -> None:
     wrong: Any = 5
     with pytest.raises(SchemaError, match=r"^transaction: expected Transaction, got int$"):
         queue.put(b"lost", transaction=wrong)
+    with instance.database("Queues").transaction() as t:
+        wrong = t.connection
+        with pytest.raises(SchemaError, match=r"got a connection; pass the transaction itself$"):
+            queue.put(b"lost", transaction=wrong)
     assert values(queue) == []
 
 

@@ -304,7 +304,8 @@ class Database:
         """Returns a work queue of this database, and creates it with its service if it does not exist.
 
         Args:
-            name: The name of the queue; the default schema is `dbo`.
+            name: The name of the queue; the default schema is `dbo`. In a name that contains dots, use brackets, as in
+                `[emails.high]`: otherwise, a dot separates the schema from the name.
             on_poison: What happens to a message after five failures: `disable` disables the queue until it is enabled again;
                 `move` moves the message to another queue, and this queue stays enabled. The setting is stored with the
                 queue and applies to all programs. None keeps the setting of an existing queue, and means `disable` for

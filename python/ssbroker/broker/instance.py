@@ -30,12 +30,12 @@ from ssbroker.broker.scripts.object_comparison import ObjectChange
 from ssbroker.broker.work_queue import WorkQueue
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.catalog.instance_folder import MSDB_FILE
-from ssbroker.ddl import ScriptOptions, check_variables
+from ssbroker.ddl import ScriptOptions, check_variables, refusal_texts
 from ssbroker.ddl.script_notes import summary
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import BrokerError, DdlWarning, OptionError, SchemaError, StorageError, UnknownDatabaseError
-from ssbroker.protocol.broker_errors import DATABASE_EXISTS
+from ssbroker.protocol.broker_errors import DATABASE_EXISTS, refusal
 from ssbroker.protocol.events import Event, First, Second, Subscriber, Third
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.store import database_registry, file_ownership
@@ -323,7 +323,7 @@ class Instance:
         To commit messages together with your own tables, call `Database.queue` on the database that contains the tables.
 
         Args:
-            name: The name of the queue.
+            name: The name of the queue, as in `Database.queue`.
             on_poison: What happens to a message after five failures, as in `Database.queue`: `disable` or `move`.
             poison_queue: With `move`, the queue to which messages are moved, as in `Database.queue`.
             retry_after: How many seconds a message waits after an exception in its job, as in `Database.queue`.
@@ -334,7 +334,6 @@ class Instance:
 
         Raises:
             BrokerError: The queue cannot be created, or does not exist, as in `Database.queue`.
-            UnknownDatabaseError: The database `Queues` does not exist, and `create` is False.
             OptionError: An option has an invalid value.
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
@@ -351,7 +350,13 @@ class Instance:
         check_on_poison(on_poison, poison_queue)
         check_retry_after(retry_after)
         boolean(create, name="create")
-        database = self.create_database(_QUEUES, exist_ok=True) if create else self.database(_QUEUES)
+        if create:
+            database = self.create_database(_QUEUES, exist_ok=True)
+        else:
+            try:
+                database = self.database(_QUEUES)
+            except UnknownDatabaseError:
+                raise refusal(refusal_texts.does_not_exist("queue", str(name), _QUEUES), 15151) from None
         return database.queue(
             name, on_poison=on_poison, poison_queue=poison_queue, retry_after=retry_after, create=create
         )
@@ -815,6 +820,7 @@ class Instance:
         self._context.__reduce__()
 
     def __enter__(self) -> Self:
+        self._databases.check()
         return self
 
     def __exit__(
@@ -823,7 +829,7 @@ class Instance:
         self.close()
 
     async def __aenter__(self) -> Self:
-        return self
+        return self.__enter__()
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -841,7 +847,10 @@ def _instance_folder(folder: str | os.PathLike[str]) -> Path:
             "folder: ':memory:' is not possible, because an instance is a folder of files; for a temporary instance, pass a folder from "
             "tempfile.TemporaryDirectory()"
         )
-    return instance_files.resolve_path(folder, name="folder")
+    path = instance_files.resolve_path(folder, name="folder")
+    if os.path.isfile(path):  # noqa: PTH113  # pathlib raises if access is denied
+        raise StorageError(f"{path}: is a file; pass the folder of the instance", file=str(path))
+    return path
 
 
 def _check_options(clock: object, random: object, lock_timeout: object, *, background: object, vfs: object) -> None:

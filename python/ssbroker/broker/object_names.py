@@ -94,7 +94,10 @@ def plain_queue_name(queue: Queue) -> str:
 def _key(name: object, expected: str) -> tuple[str, str]:
     key = _parse(name) if isinstance(name, str) else None
     if key is None:
-        raise refusal(f"{name!r:.80} is not a valid {expected}", 208)
+        hint = ""
+        if isinstance(name, str) and "." in name and "[" not in name and "]" not in name:
+            hint = f". A dot separates the schema from the name; write [{name:.80}] for a name that contains dots"
+        raise refusal(f"{name!r:.80} is not a valid {expected}{hint}", 208)
     return key
 
 

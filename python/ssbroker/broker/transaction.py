@@ -785,7 +785,8 @@ def transaction_database_context(transaction: Transaction) -> DatabaseContext:
     """Returns the internal state of the database of a transaction; raises `SchemaError` for any other object."""
     given: object = transaction
     if not isinstance(given, Transaction):
-        raise SchemaError(f"transaction: expected Transaction, got {type(given).__name__}", column="transaction")
+        got = "a connection; pass the transaction itself" if hasattr(given, "execute") else type(given).__name__
+        raise SchemaError(f"transaction: expected Transaction, got {got}", column="transaction")
     return transaction._context  # noqa: SLF001
 
 

@@ -613,9 +613,10 @@ class WorkQueue:
             object_ddl.create_service(
                 connection, objects, name=self._service, queue=self._name, contracts=[WORK_QUEUE_CONTRACT]
             )
-        elif objects.queues_by_id[service.queue_id] is not objects.queues[self._key]:
+        elif (other := objects.queues_by_id[service.queue_id]) is not objects.queues[self._key]:
             raise BrokerError(
-                f"the service {self._service!r} exists on another queue; choose another name for the work queue"
+                f"the service {self._service!r} exists on the queue {bracketed_queue_name(other.schema_name, other.name)}; "
+                "choose another name for the work queue"
             )
         self._set_poison_handling(connection, self._context.objects(connection), on_poison, poison_queue, is_new=is_new)
 
