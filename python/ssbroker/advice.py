@@ -22,6 +22,12 @@ _LISTED_MAX: Final = 3
 _BROKER_ID_STEP: Final = 1
 """The step of the search that matches service name and broker id (R11)."""
 _ENABLE_FORWARDING: Final = "ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
+HOW_TO_STATE_ID: Final = (
+    "in a script with the comment -- ssbroker: service_broker_guid=<id> at the end of the statement that creates or uses the "
+    "database, or in the column service_broker_guid of databases.csv"
+)
+"""Where to state the broker id of a database."""
+_READ_IDS: Final = "SELECT name, service_broker_guid FROM sys.databases"
 _NEAR_MISSES: Final = {
     ("expired",): "Extend the lifetime of {route}",
     (
@@ -121,7 +127,7 @@ def _service_not_found(details: dict[str, Any], table: dict[str, Any]) -> Iterat
         holder = max(holders, key=lambda database: database["is_broker_enabled"])
         if not holder["has_service"]:
             yield from _create_service(details, holder)
-    elif broker_id is not None:
+    elif broker_id is not None and not details.get("unstated_broker_ids"):
         yield Advice(
             f"No database of this instance has the broker id {broker_id}, so a route to LOCAL cannot deliver the message. "
             "End the conversation and start a new one, or correct the broker id or the address of the route."
@@ -247,16 +253,42 @@ def _unavailable_databases(
     """Yields advice on databases that have the service but cannot accept the conversation; `broker_id` is the required id, if any."""
     yield from _enable_hosts(details, databases, broker_id)
     others = [
-        quoted(database["name"])
+        database["name"]
         for database in databases
         if database["has_service"] and broker_id not in (None, database["broker_instance"])
     ]
-    if others:
+    unstated = [name for name in others if name in details.get("unstated_broker_ids", ())]
+    if unstated:
+        yield _state_broker_ids(unstated)
+    elif others:
+        names = ", ".join(shortened_list(map(quoted, others), _LISTED_MAX))
         yield Advice(
-            f"The service is in {', '.join(shortened_list(others, _LISTED_MAX))}, whose broker id is not {broker_id}. A conversation keeps the "
+            f"The service is in {names}, whose broker id is not {broker_id}. A conversation keeps the "
             "broker id that it was started with, while NEW_BROKER or restoring a copy changes the id of a database. End the "
             "conversation, or correct the route."
         )
+
+
+def _state_broker_ids(databases: list[str]) -> Advice:
+    names = ", ".join(shortened_list(map(quoted, databases), _LISTED_MAX))
+    found = f"{names} has the service, but the catalog does not state its broker id"
+    one = "this database"
+    if len(databases) > 1:
+        found = f"{names} have the service, but the catalog does not state their broker ids"
+        one = "one of these databases"
+    return Advice(
+        f"{found}, so whether the conversation is for {one} cannot be determined; the decision assumes that it is not. State broker ids "
+        f"{HOW_TO_STATE_ID}. The instance returns them with:",
+        f"{_READ_IDS};",
+    )
+
+
+def unstated_ids_text(databases: Iterable[str]) -> str:
+    """Returns a sentence about databases whose broker ids the catalogs do not state, and how to state them."""
+    names = list(databases)
+    are = "broker ids of {} are" if len(names) > 1 else "broker id of {} is"
+    shown = ", ".join(shortened_list(names, _LISTED_MAX))
+    return f"The {are.format(shown)} not stated. {_READ_IDS} returns broker ids; state them {HOW_TO_STATE_ID}."
 
 
 def _enable_hosts(details: dict[str, Any], databases: list[dict[str, Any]], broker_id: str | None) -> Iterator[Advice]:

@@ -46,7 +46,7 @@ _REJECTED: Final = {
     "not_the_picked_id": "has a broker id that was not picked, {broker_instance}",
 }
 _UNUSABLE: Final = {
-    "service_not_found": "no database of this instance can accept the conversation",
+    "service_not_found": "no database of this instance {accepts} the conversation",
     "address_unusable": "the service name does not begin with an address (host:port)",
 }
 _ORIGINS: Final = {
@@ -115,7 +115,7 @@ def _table(table: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
         )
         return
     if table["reply"] is not None:
-        yield from _reply(table["reply"])
+        yield from _reply(table["reply"], details)
         if table["reply"]["applies"]:
             return
     yield f"  {quantity(table['route_count'], 'route')}, {table['expired_count'] or 'none'} expired"
@@ -136,16 +136,18 @@ def _table(table: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
         yield f"Next hop: {table['next_hop']['address']}, {_hop_owner(table['next_hop'])}"
 
 
-def _reply(reply: dict[str, Any]) -> Iterator[str]:
+def _reply(reply: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
     if reply["applies"]:
         yield from _wrapped(
             "not read: a database of this instance has the broker id of this reply, so the reply is delivered there or dropped",
             "  ",
         )
-        yield from _databases(reply["databases"])
+        yield from _databases(reply["databases"], details)
     else:
+        has = _as_known("has", "have", details)
         yield from _wrapped(
-            "no database of this instance has the broker id of this reply, so it is routed like any other message", "  "
+            f"no database of this instance {has} the broker id of this reply, so it is routed like any other message",
+            "  ",
         )
 
 
@@ -196,7 +198,8 @@ def _class(group: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
         number = route["route_id"]
         text = route_text(route)
         if number in reasons:
-            yield from _wrapped(f"{text} ({_UNUSABLE[reasons[number]]})", "     - ")
+            why = _UNUSABLE[reasons[number]].format(accepts=_as_known("can accept", "accept", details))
+            yield from _wrapped(f"{text} ({why})", "     - ")
         elif group["picked"] is not None and group["picked"]["route_id"] == number:
             yield from _wrapped(f"{text} ({_pick(details)})" if usable > 1 else text, "     + ")
         else:
@@ -209,22 +212,29 @@ def _locate(locate: dict[str, Any], origin: str, details: dict[str, Any]) -> Ite
         yield f"Locate: the database with broker id {broker_id}, if it has the service"
     else:
         yield f"Locate: a database that has the service{_SEARCH_ORDER[origin]}"
-    yield from _databases(locate["databases"], broker_id)
+    yield from _databases(locate["databases"], details, broker_id)
     if not locate["databases"]:
-        yield f"  - no database of this instance has the service{'' if broker_id is None else ' or the broker id'}"
+        or_id = "" if broker_id is None or details.get("unstated_broker_ids") else " or the broker id"
+        yield f"  - no database of this instance has the service{or_id}"
     # No database is picked if a route other than the LOCAL route was chosen.
     if len(locate["candidates"]) > 1 and locate["picked"] is not None:
         yield from _wrapped(f"{quoted(locate['picked'])} is {_pick(details)}", "  ")
 
 
-def _databases(databases: list[dict[str, Any]], broker_id: str | None = None) -> Iterator[str]:
+def _as_known(verb: str, infinitive: str, details: dict[str, Any]) -> str:
+    """Returns the verb of a negative statement, which is limited to what is known if broker ids are not stated."""
+    return f"is known to {infinitive}" if details.get("unstated_broker_ids") else verb
+
+
+def _databases(databases: list[dict[str, Any]], details: dict[str, Any], broker_id: str | None = None) -> Iterator[str]:
     width = max((len(quoted(database["name"])) for database in databases), default=0)
     for database in databases:
         sign = "+" if database["has_service"] else "-"
         state = "has the service" if database["has_service"] else "does not have the service"
         if broker_id is not None and database["broker_instance"] != broker_id:
             sign = "-"
-            state += ", but another broker id" if database["broker_instance"] else "; its broker id is unknown"
+            is_unstated = database["name"] in details.get("unstated_broker_ids", ())
+            state += "; its broker id is not stated" if is_unstated else ", but another broker id"
         if not database["is_broker_enabled"]:
             sign, state = "-", f"{state}; message delivery is disabled"
         yield f"  {sign} {quoted(database['name']):<{width}}  {state}"

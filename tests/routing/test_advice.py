@@ -265,6 +265,64 @@ def test_broker_id_that_no_database_has_is_reported(tmp_path: Path) -> None:
     assert "CREATE SERVICE" not in text
 
 
+_UNSTATED: Final = "CREATE DATABASE Unstated\nGO\nUSE Unstated CREATE QUEUE Q CREATE SERVICE [//Orders] ON QUEUE Q\n"
+
+
+@pytest.mark.rule("R31")
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [
+        (_UNSTATED, {"database": "Unstated"}),
+        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n" + _UNSTATED, {}),
+        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n" + _UNSTATED, {"is_initiator": False}),
+        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n" + _SERVICE + _UNSTATED, {}),
+        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'TCP://a'\n" + _UNSTATED, {}),
+    ],
+)
+def test_unstated_broker_id_is_not_taken_for_another_id(script: str, options: dict[str, Any], tmp_path: Path) -> None:
+    """The advice must not be to end the conversation, which loses messages."""
+    explanation = _explained(script, tmp_path, to_broker_instance=_STALE, **options)
+    text = " ".join(str(explanation).split())
+    assert explanation.decision["outcome"] in ("DELAYED", "DROPPED")
+    assert (
+        '"Unstated" has the service, but the catalog does not state its broker id, so whether the conversation is for this '
+        "database cannot be determined; the decision assumes that it is not. State broker ids in a script with the comment "
+        "-- ssbroker: service_broker_guid=<id> at the end of the statement that creates or uses the database, or in the column "
+        "service_broker_guid of databases.csv."
+    ) in text
+    assert "SELECT name, service_broker_guid FROM sys.databases;" in _commands(explanation)
+    for claim in (
+        "End the conversation",
+        "whose broker id is not",
+        "No database of this instance has",
+        "can accept the conversation",
+        "no database of this instance has the broker id",
+    ):
+        assert claim not in text
+    stated = script.replace("Unstated\n", f"Unstated -- ssbroker: service_broker_guid={_STALE}\n", 1)
+    after = _explained(stated, tmp_path, to_broker_instance=_STALE, **options)
+    assert after.decision["outcome"] == "LOCAL" or after.decision["reason"] == "forwarding_disabled"
+
+
+def test_missing_service_is_reported_where_a_database_may_have_the_broker_id(tmp_path: Path) -> None:
+    """Not a broker id that no database has."""
+    script = f"USE Sales {_BY_ID} ADDRESS = 'LOCAL'\nCREATE DATABASE Unstated\n"
+    explanation = _explained(script, tmp_path, to_broker_instance=_STALE, **_STARTED_IN_SALES)
+    text = " ".join(str(explanation).split())
+    assert "- no database of this instance has the service What" in text
+    assert "End the conversation" not in text
+    assert any("CREATE SERVICE" in command for command in _commands(explanation))
+
+
+@pytest.mark.rule("I5")
+def test_broker_id_that_new_broker_has_replaced_is_another_id(tmp_path: Path) -> None:
+    """The catalog does not state the new id, but it is not the former one."""
+    script = f"USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n{_SERVICE}GO\nALTER DATABASE Orders SET NEW_BROKER\n"
+    text = " ".join(str(_explained(script, tmp_path, to_broker_instance=_ORDERS)).split())
+    assert f'The service is in "Orders", whose broker id is not {_ORDERS}' in text
+    assert '"Orders" has the service, but another broker id' in text
+
+
 @pytest.mark.rule("R14")
 @pytest.mark.parametrize("options", [_STARTED_IN_SALES, {}])
 def test_expired_route_to_the_dynamic_routing_service_is_extended(options: dict[str, Any], tmp_path: Path) -> None:
