@@ -124,6 +124,22 @@ def test_queue_that_is_not_in_a_folder_must_be_specified(served: tuple[Path, Pat
         assert (found.status, found.err) == (2, f"ssbroker: {problem}\n")
 
 
+def test_broker_id_that_scripts_do_not_state(folder: Path, run: Run) -> None:
+    """Scripts of SSMS state none, while the rows of the queue name the ids of their conversations."""
+    back = "CREATE ROUTE Back WITH SERVICE_NAME = N'//Sales', ADDRESS = N'TCP://north:4022';"
+    (folder / "SOUTH.sql").write_text(SOUTH.replace(" -- ssbroker: service_broker_guid=", " -- ") + back)
+    named = "570C4000-0000-4000-8000-000000000003"
+    queue = queue_file(folder, row("//Stock", broker_id=named), row("//Stock", broker_id=named))
+    found = run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH/Sales")
+    assert found.status == 0, found.out
+    _, hint, result = found.out.split("\n\n")
+    assert "assumed: SOUTH/Stores has the broker id that the conversation names" in found.out
+    assert hint.startswith(
+        "The broker id of SOUTH/Stores is not stated. SELECT name, service_broker_guid FROM sys.databases"
+    )
+    assert result == "No problem was found for 2 messages.\n"
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_export_of_sql_server_is_explained_as_it_is(folder: Path, run: Run, encoding: str) -> None:
     """Columns that are not used stay in the file, and the database is that of `--from`."""

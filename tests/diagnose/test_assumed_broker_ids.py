@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from ssbroker.diagnose import Finding, Fleet, lint, stuck, trace
+from ssbroker.diagnose import Finding, Fleet, html_report, lint, not_checked, reachability, stuck, trace
 from tests.diagnose.test_remedy_proofs import SHOP, STOCK, TO_SHOP, TO_STOCK, loaded
 from tests.rules.setting import ELSEWHERE, SALES
 from tests.worlds.universe import NOW
@@ -102,3 +103,111 @@ def test_expired_route_of_a_forwarder_leads_nowhere(tmp_path: Path) -> None:
     )
     stale = [each for each in lint(whole, at=NOW + timedelta(seconds=2)) if each.code == "SSB014"]
     assert [each.related for each in stale] == [("south/Stores",)]
+
+
+FIREWALL = "Connection attempt failed with error: '10060(A connection attempt failed.)'."
+
+
+def without_ids(folder: Path, stores: str = f"{STOCK} {TO_SHOP}") -> Fleet:
+    """Returns two instances that are routed correctly, through a forwarder."""
+    return loaded(folder, north=f"{SHOP} {TO_STOCK.replace('south', 'gate')}", gate=FORWARDER, south=stores)
+
+
+def waiting(service: str = "//Stock", **columns: Any) -> pa.Table:
+    """Returns a row of a queue whose conversation names a broker id."""
+    row = {"database": "Sales", "to_service_name": service, "to_broker_instance": ELSEWHERE} | columns
+    return pa.Table.from_pylist(
+        [{name: str(value) if name == "to_broker_instance" else value for name, value in row.items()}]
+    )
+
+
+@pytest.mark.rule("R31")
+def test_unstated_id_is_assumed_to_be_the_one_that_a_conversation_names(tmp_path: Path) -> None:
+    whole = without_ids(tmp_path)
+    found = trace(whole, "//Stock", instance="north", database="Sales", to_broker_instance=ELSEWHERE, at=NOW)
+    assert found.always_delivered
+    assert (found.assumed_ids, found.to_dict()["assumed_ids"]) == (
+        (("south", "Stores"),),
+        [{"instance": "south", "database": "Stores"}],
+    )
+    assert (
+        "Assumed: south/Stores has the broker id that the conversation names. The broker id of south/Stores is not stated. "
+        "SELECT name, service_broker_guid FROM sys.databases returns broker ids; state them in a script with the comment "
+        "-- ssbroker: service_broker_guid=<id> at the end of the statement that creates or uses the database"
+    ) in str(found)
+    assert "Assumed: south/Stores has the broker id" in html_report(whole, trace=found, at=NOW)
+    assert [each.assumed_ids for each in found.acknowledgements] == [()]
+    assert trace(whole, "//Stock", instance="north", database="Sales", at=NOW).assumed_ids == ()
+
+
+def test_stated_id_needs_no_assumption(tmp_path: Path) -> None:
+    whole = without_ids(tmp_path, f"{KNOWN} {TO_SHOP}")
+    found = trace(whole, "//Stock", instance="north", database="Sales", to_broker_instance=ELSEWHERE, at=NOW)
+    assert (found.always_delivered, found.assumed_ids, "Assumed" in str(found)) == (True, (), False)
+    other = trace(whole, "//Stock", instance="north", database="Sales", to_broker_instance=SALES, at=NOW)
+    assert other.end.outcome == "DROPPED"
+    assert f"whose broker id is not {SALES}" in " ".join(str(other.hops[-1].explanation).split())
+
+
+def test_status_of_a_message_to_a_database_of_unstated_id_names_the_cause(tmp_path: Path) -> None:
+    whole = without_ids(tmp_path)
+    (row,) = stuck(whole, waiting(transmission_status=FIREWALL), instance="north", at=NOW).to_pylist()
+    assert (
+        row["end"] == "DELIVERED to south/Stores; assumed: south/Stores has the broker id that the conversation names"
+    )
+    assert row["cause"].startswith("the routes are correct; the status says that nothing answers at the address")
+    assert "firewall" in row["remedy"]
+    (row,) = stuck(whole, waiting(), instance="north", at=NOW).to_pylist()
+    assert (row["code"], row["cause"], row["remedy"]) == (None, None, None)
+
+
+@pytest.mark.rule("R7")
+def test_reply_to_a_database_of_unstated_id_is_delivered(tmp_path: Path) -> None:
+    reply = waiting("//Shop", database="Stores", is_initiator=False)
+    (row,) = stuck(without_ids(tmp_path), reply, instance="south", at=NOW).to_pylist()
+    assert row["end"] == "DELIVERED to north/Sales; assumed: north/Sales has the broker id that the conversation names"
+
+
+def test_each_conversation_has_its_own_assumption(tmp_path: Path) -> None:
+    """The database has one of the ids; which one is not stated."""
+    queue = pa.concat_tables([waiting(), waiting(to_broker_instance=SALES), waiting()])
+    ends = stuck(without_ids(tmp_path), queue, instance="north", at=NOW)["end"].to_pylist()
+    assert [str(end).partition(";")[0] for end in ends] == ["DELIVERED to south/Stores"] * 3
+
+
+@pytest.mark.rule("I5")
+def test_id_that_new_broker_has_replaced_is_not_assumed(tmp_path: Path) -> None:
+    whole = without_ids(tmp_path, f"{KNOWN} {TO_SHOP}{NEW_BROKER}")
+    (row,) = stuck(whole, waiting(), instance="north", at=NOW).to_pylist()
+    assert row["end"].startswith("DROPPED by south (service_not_found)")
+    assert f"whose broker id is not {ELSEWHERE}" in row["remedy"]
+
+
+@pytest.mark.rule("R31")
+def test_reachability_assumes_the_id_that_a_route_names(tmp_path: Path) -> None:
+    whole = through_hops(tmp_path, 1, f"{STOCK} {TO_SHOP}")
+    found = reachability(whole, services=["//Stock"], at=NOW).to_pylist()
+    assert {(row["instance"], row["outcome"]) for row in found} == {("north", "DELIVERED"), ("south", "DELIVERED")}
+
+
+def test_databases_of_unstated_id_are_reported_as_not_checked(tmp_path: Path) -> None:
+    (subject,) = (each for each in not_checked(without_ids(tmp_path)) if "broker id" in each)
+    assert subject.startswith("conversations that name the broker id of north/Sales, south/Stores, which is not stated")
+    (subject,) = (each for each in not_checked(without_ids(tmp_path, f"{KNOWN} {TO_SHOP}")) if "broker id" in each)
+    assert subject.startswith("conversations that name the broker id of north/Sales, which is not stated")
+
+
+@pytest.mark.parametrize("stated", ["neither", "primary", "secondary"])
+def test_replicas_have_the_same_id_even_if_it_is_not_stated(stated: str, tmp_path: Path) -> None:
+    """The listener of an availability group leads to both."""
+    scripts = {"neither": (STOCK, STOCK), "primary": (KNOWN, STOCK), "secondary": (STOCK, KNOWN)}[stated]
+    disabled = "\nGO\nALTER DATABASE Stores SET DISABLE_BROKER;"
+    nodes = [f"-- ssbroker: addresses=TCP://listener:4022\n{script} {TO_SHOP}" for script in scripts]
+    whole = loaded(
+        tmp_path, north=f"{SHOP} {TO_STOCK.replace('south', 'listener')}", one=nodes[0], two=nodes[1] + disabled
+    )
+    assert whole.roles == {"one": "primary", "two": "secondary"}
+    assert worth_reporting(whole) == []
+    for broker in (None, ELSEWHERE):
+        found = trace(whole, "//Stock", instance="north", database="Sales", to_broker_instance=broker, at=NOW)
+        assert (found.always_delivered, found.end.instance) == (True, "one")

@@ -18,7 +18,8 @@ from rich.console import Console
 from ssbroker._arguments import parse_timestamp
 from ssbroker._arrow import with_column
 from ssbroker._compat import cast
-from ssbroker._text import count_of, one_line, quoted_name, shortened_list
+from ssbroker._text import count_of, one_line, quoted_name, restore_spaces, shortened_list
+from ssbroker.advice import unstated_ids_text
 from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.cli.chunks import all_chunks
 from ssbroker.cli.diagnose_options import (
@@ -314,6 +315,8 @@ def print_messages(
     rows: Sequence[dict[str, Any]], times: Sequence[datetime | None], instance: str, console: Console
 ) -> None:
     """Prints equal rows of `explain_messages` together, the most frequent first; `times` are the times when the messages were enqueued."""
+    from ssbroker.diagnose.trace import locations_text  # noqa: PLC0415 - keeps --help fast
+
     groups: defaultdict[tuple[tuple[str, Any], ...], list[datetime | None]] = defaultdict(list)
     for row, time in zip(rows, times, strict=True):
         groups[tuple(row.items())].append(time)
@@ -323,6 +326,8 @@ def print_messages(
     if hidden := [len(enqueued) for _, enqueued in ordered[_SHOWN_GROUPS_MAX:]]:
         number = f"{count_of(sum(hidden), 'message')} with {count_of(len(hidden), 'other cause')}"
         print_prose(console, f"and {number}; --json lists all messages\n")
+    if assumed := dict.fromkeys(each for row in rows for each in row["assumed_ids"]):
+        print_prose(console, f"{restore_spaces(unstated_ids_text(locations_text(assumed)))}\n")
     found = sum(map(_has_problem, rows))
     whole = count_of(len(rows), "message")
     result = f"A problem was found for {found:,} of {whole}." if found else f"No problem was found for {whole}."

@@ -46,7 +46,7 @@ class Fleet(Mapping[str, Catalog]):
         ('NORTH', None)
     """
 
-    __slots__ = ("_addresses_of", "_by_address", "_instances", "_replicas", "_with_ids")
+    __slots__ = ("_addresses_of", "_assumed_ids", "_by_address", "_instances", "_replicas")
 
     def __init__(self, instances: Mapping[str, Catalog]) -> None:
         given: object = instances
@@ -55,7 +55,7 @@ class Fleet(Mapping[str, Catalog]):
                 f"instances: expected a mapping of instance names to catalogs, got {type(given).__qualname__}"
             )
         self._instances = dict(instances)
-        self._with_ids: Fleet | None = None  # of `assumed_broker_ids.with_assumed_ids`
+        self._assumed_ids: Any = None  # of `assumed_broker_ids.with_assumed_ids`
         self._by_address: dict[str, str] = {}
         self._addresses_of: dict[str, frozenset[str]] = {}
         shared: set[str] = set()
@@ -275,19 +275,25 @@ def how_to_state_address(address: str, *, instance: str = "NAME") -> str:
 
 
 def _common_databases(one: Catalog, other: Catalog) -> set[str]:
-    """Returns the user databases of `other` that are copies of databases of `one`: with the same broker id, or with the same name and services."""
-    ids = {broker for _, broker in _user_databases(one) if broker is not None}
-    names = {name for name, _ in _user_databases(one) if _services_of(one, name)}
+    """Returns the user databases of `other` that are copies of databases of `one`: with the same broker id or, if an id is unknown, with the same name and services."""
+    known = _user_databases(one)
+    ids = set(known.values()) - {None}
     return {
         name
-        for name, broker in _user_databases(other)
-        if broker in ids or (broker is None and name in names and _services_of(one, name) == _services_of(other, name))
+        for name, broker in _user_databases(other).items()
+        if broker in ids
+        or (
+            name in known
+            and None in (broker, known[name])
+            and _services_of(one, name)
+            and _services_of(one, name) == _services_of(other, name)
+        )
     }
 
 
-def _user_databases(catalog: Catalog) -> list[tuple[str, bytes | None]]:
+def _user_databases(catalog: Catalog) -> dict[str, bytes | None]:
     rows: list[dict[str, Any]] = catalog.databases.select(["name", "service_broker_guid"]).to_pylist()
-    return [(row["name"], row["service_broker_guid"]) for row in rows if row["name"] not in SYSTEM_DATABASES]
+    return {row["name"]: row["service_broker_guid"] for row in rows if row["name"] not in SYSTEM_DATABASES}
 
 
 def _services_of(catalog: Catalog, database: str) -> set[str]:

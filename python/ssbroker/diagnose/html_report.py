@@ -29,7 +29,7 @@ from ssbroker.diagnose.lint import lint
 from ssbroker.diagnose.reachability import reachability
 from ssbroker.diagnose.remedy_proofs import scripts_by_instance
 from ssbroker.diagnose.routing_graph import RoutingEnd
-from ssbroker.diagnose.trace import Trace, decision_text, end_text, return_failure, return_subject
+from ssbroker.diagnose.trace import Trace, assumption_text, decision_text, end_text, return_failure, return_subject
 
 _LIBRARIES: Final = ("cytoscape.min.js", "dagre.min.js")
 _LICENSES: Final = "LICENSES.txt"
@@ -242,6 +242,8 @@ def _trace(trace: Trace) -> str:
         parts.append(f"<h3>{escaped(subject)}</h3>{_path(acknowledgement)}")
         if not acknowledgement.returned_to(trace):
             parts.append(f'<p class="dropped">{return_failure(acknowledgement, trace)}</p>')
+    if trace.assumed_ids:
+        parts.append(f"<p>Assumed: {escaped(restore_spaces(assumption_text(trace.assumed_ids)))}.</p>")
     return "".join(parts)
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker._arguments import string_list, utc_datetime
-from ssbroker._text import shortened_list
+from ssbroker._text import printable, restore_spaces, shortened_list
+from ssbroker.advice import HOW_TO_STATE_ID
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptNote
 from ssbroker.diagnose import database_checks, route_checks, service_checks
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
+from ssbroker.diagnose.catalog_rows import read_tables
 from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet, how_to_state_address
@@ -132,7 +134,7 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
 
     Returns:
         Descriptions of what is not checked, and for which instances. Routes to instances whose address is not stated
-        come first. Permissions, certificates, event notifications, and the authentication and encryption of endpoints
+        come first, followed by databases whose broker id is not stated. Permissions, certificates, event notifications, and the authentication and encryption of endpoints
         are never checked.
 
     Raises:
@@ -170,11 +172,26 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         for subject, instances in missing.items()
     ]
     unstated = KnownAddresses(whole).unstated
+    without_ids = [
+        restore_spaces(printable(f"{instance}/{database}"))
+        for instance, catalog in whole.items()
+        for database in _databases_without_id(catalog)
+    ]
+    if without_ids:
+        shown = ", ".join(shortened_list(without_ids, LISTED_MAX))
+        hint = f"state it {HOW_TO_STATE_ID}"
+        subjects.insert(0, f"conversations that name the broker id of {shown}, which is not stated ({hint})")
     if len(whole) > 1 and unstated:
         shown = ", ".join(shortened_list(unstated, LISTED_MAX))
         hint = how_to_state_address("TCP://host:port")
         subjects.insert(0, f"whether routes lead to {shown}, whose address is not stated ({hint})")
     return tuple(subjects)
+
+
+def _databases_without_id(catalog: Catalog) -> list[str]:
+    """Returns the databases that have services, but no known broker id."""
+    tables = read_tables(catalog)
+    return [name for name in tables.services if tables.databases[name].broker is None]
 
 
 _SCRIPT_CODES: Final = {

@@ -73,7 +73,7 @@ def reachability_changes(
         [{'effect': 'other', 'service': '//Orders', 'after': 'DELAYED: waits in instance (service_not_found)'}]
     """
     graphs = [
-        RoutingGraph(with_assumed_ids(Fleet.of(fleet)), now=now, pending_request=pending_request)
+        RoutingGraph(with_assumed_ids(Fleet.of(fleet)).fleet, now=now, pending_request=pending_request)
         for fleet, now in zip((before, after), compared_times(at=at, before_at=before_at), strict=True)
     ]
     rows = sorted(_changes(*map(ReachabilitySets, graphs)), key=lambda row: _EFFECTS.index(row["effect"]))

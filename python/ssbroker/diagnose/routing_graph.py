@@ -123,6 +123,11 @@ class RoutingGraph:
         )
         self._ends: Final[defaultdict[MessageKey, dict[Arrival, Ends]]] = defaultdict(dict)
 
+    def of_changed(self, fleet: Fleet) -> RoutingGraph:
+        """Returns the graph of a fleet that shares some catalogs with this one; their computed behaviours are kept."""
+        kept = {name: each for name, each in self._behaviours.items() if fleet[name] is self.fleet[name]}
+        return RoutingGraph(fleet, behaviours=kept, ignores_states=self._ignores_states, **self._options)
+
     def at(self, instance: str) -> Behaviour:
         """Returns the behaviour of an instance; computed on first access."""
         if instance not in self._behaviours:

@@ -18,7 +18,7 @@ from ssbroker._text import bracketed, quoted_name, restore_spaces, string_litera
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import RouteLookup
-from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
+from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds, with_assumed_ids
 from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.findings import Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet
@@ -32,7 +32,7 @@ from ssbroker.diagnose.routing_graph import (
 )
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.diagnose.status_causes import cause_of
-from ssbroker.diagnose.trace import Hop, Trace, Tracer, end_text, origin_of, resolve_database
+from ssbroker.diagnose.trace import Hop, Trace, Tracer, assumption_text, end_text, origin_of, resolve_database
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.router import PendingRequest, Router
 
@@ -68,6 +68,9 @@ def stuck(
     a route that the conversation uses, about its service, about an endpoint or queue on its path, or about its return
     path. If the routes are correct, `transmission_status` determines the cause and the remedy. The same applies if the
     route in use is correct, an equal route has a fault, and the status names a cause other than routing.
+
+    If a conversation names a broker id that no database is known to have, a database whose id is not stated is assumed
+    to have it; `end` then says so.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.
@@ -115,7 +118,8 @@ def explain_messages(
     """Returns the rows of `stuck` for messages that `valid_messages` returned; `instance` may be None if there are no messages.
 
     Each row also contains `is_sound` (whether no fault of the routes is known, so that only the status can name a
-    cause) and `is_followed` (whether the message was followed to its end, and not to an address that no instance has).
+    cause), `is_followed` (whether the message was followed to its end, and not to an address that no instance has) and
+    `assumed_ids` (as in `Trace`).
     """
     explainer = _Explainer(with_assumed_ids(fleet), lint(fleet, at=now), now=now, pending_request=pending_request)
     return [explainer.row(row, str(instance)) for row in messages.to_pylist()]
@@ -176,6 +180,8 @@ class _Explanation(NamedTuple):
     """Whether no fault of the routes is known, so that only the status can name a cause."""
     is_followed: bool = True
     """Whether the message was followed to its end, and not to an address that no instance has."""
+    assumed_ids: tuple[tuple[str, str], ...] = ()
+    """The databases that are assumed to have the broker id that the conversation names."""
     first: dict[str, Any] | None = None
     """The columns of the path that is taken first, if only another choice between equal routes has a fault."""
 
@@ -183,15 +189,19 @@ class _Explanation(NamedTuple):
 class _Explainer:
     """Traces each distinct conversation once."""
 
-    def __init__(self, fleet: Fleet, found: Findings, *, now: datetime, pending_request: PendingRequest) -> None:
-        self._graph = RoutingGraph(fleet, now=now, pending_request=pending_request)
+    def __init__(
+        self, assumed: AssumedBrokerIds, found: Findings, *, now: datetime, pending_request: PendingRequest
+    ) -> None:
+        self._graph = RoutingGraph(assumed.fleet, now=now, pending_request=pending_request)
         self._similar_services = SimilarServices(
             {instance: each.tables for instance, each in self._graph.behaviours.items()}
         )
         self._by_table: defaultdict[tuple[str | None, str | None], list[Finding]] = defaultdict(list)
         for finding in found:
             self._by_table[finding.instance, finding.database].append(finding)
-        self._tracer = Tracer(self._graph, conversation_id=None, pending_request=pending_request, now=now)
+        self._tracer = Tracer(
+            self._graph, assumed=assumed, conversation_id=None, pending_request=pending_request, now=now
+        )
         self._results: dict[tuple[str, RouteLookup, str | None], _Explanation] = {}
 
     def row(self, row: dict[str, Any], instance: str) -> dict[str, Any]:
@@ -213,6 +223,7 @@ class _Explainer:
             **_with_status(self._results[key], None if status is None else str(status)),
             "is_sound": self._results[key].is_sound,
             "is_followed": self._results[key].is_followed,
+            "assumed_ids": self._results[key].assumed_ids,
         }
 
     def _explain(self, instance: str, lookup: RouteLookup, from_service_name: str | None) -> _Explanation:
@@ -248,13 +259,20 @@ class _Explainer:
         finding = self._cause(forward, lost)
         # A message to an address outside the fleet has also been routed without a fault.
         is_sound = forward.end.outcome in ("DELIVERED", "ELSEWHERE") and lost is None and finding is None
+        end = end_text(forward.end)
+        if lost is not None:
+            end += f"; return path: {end_text(lost.end)}"
+        if forward.assumed_ids:
+            end += f"; assumed: {assumption_text(forward.assumed_ids)}"
         result: dict[str, Any] = {
             "outcome": start.decision["outcome"],
             "reason": start.decision["reason"],
-            "end": restore_spaces(end_text(forward.end) + (f"; return path: {end_text(lost.end)}" if lost else "")),
+            "end": restore_spaces(end),
         }
         result |= self._columns_of_cause(forward, lost or forward, finding)
-        return _Explanation(result, is_sound, is_followed=forward.end.outcome != "ELSEWHERE")
+        return _Explanation(
+            result, is_sound, is_followed=forward.end.outcome != "ELSEWHERE", assumed_ids=forward.assumed_ids
+        )
 
     def _lost_return(self, forward: Trace) -> Trace | None:
         """Returns a path of the acknowledgement that does not lead back to the sender, whichever way ties are broken."""
@@ -359,7 +377,12 @@ _NOT_FOLLOWED: Final = "what happens at that address is not known here"
 
 def _with_status(explanation: _Explanation, status: str | None) -> dict[str, Any]:
     """Returns the columns with the cause that the status names, unless the routing decision certainly explains the message."""
-    result, is_sound, is_followed, first = explanation
+    result, is_sound, is_followed, first = (
+        explanation.columns,
+        explanation.is_sound,
+        explanation.is_followed,
+        explanation.first,
+    )
     said = cause_of(status)
     if not is_sound:
         if first is None or said is None or said.is_routing:

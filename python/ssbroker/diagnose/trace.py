@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -11,9 +11,10 @@ from typing import Any, Final
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import optional_guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, restore_spaces, route_name, shortened_list
+from ssbroker.advice import unstated_ids_text
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
-from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
+from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds, with_assumed_ids
 from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses
@@ -23,6 +24,7 @@ from ssbroker.diagnose.routing_graph import (
     NEXT_ENDPOINT_NOT_STARTED,
     QUEUE_DISABLED,
     SENT_BACK,
+    Ends,
     MessageKey,
     Node,
     RoutingEnd,
@@ -30,7 +32,7 @@ from ssbroker.diagnose.routing_graph import (
 )
 from ssbroker.exceptions import OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation
-from ssbroker.router import PendingRequest, Router
+from ssbroker.router import PendingRequest, Router, find_unstated_broker_ids
 
 
 def render(trace: Trace) -> str:
@@ -47,6 +49,9 @@ def _lines(trace: Trace) -> Iterator[str]:
         yield from _path(acknowledgement)
         if not acknowledgement.returned_to(trace):
             yield return_failure(acknowledgement, trace)
+    if trace.assumed_ids:
+        yield ""
+        yield f"Assumed: {assumption_text(trace.assumed_ids)}. {unstated_ids_text(locations_text(trace.assumed_ids))}"
     if trace.delivered and trace.end.instance != trace.instance:
         yield ""
         yield NOT_TRACED
@@ -54,6 +59,17 @@ def _lines(trace: Trace) -> Iterator[str]:
 
 NOT_TRACED: Final = "Not checked, because catalogs lack the information: whether the target permits SEND, and the certificates of a dialog with encryption."
 """The last line of the text of a trace whose message is delivered in another instance."""
+
+
+def assumption_text(databases: Iterable[tuple[str, str]]) -> str:
+    """Describes the assumption that databases have the broker id that a conversation names."""
+    names = locations_text(databases)
+    return f"{', '.join(shortened_list(names, LISTED_MAX))} {'have' if len(names) > 1 else 'has'} the broker id that the conversation names"
+
+
+def locations_text(databases: Iterable[tuple[str, str]]) -> list[str]:
+    """Returns the names of databases, each after its instance."""
+    return [printable(f"{instance}/{database}") for instance, database in databases]
 
 
 def return_subject(acknowledgement: Trace, first: Trace) -> str:
@@ -180,6 +196,8 @@ class Trace:
         advice: What to do about an address that no instance has; None for other ends.
         other_acknowledgements: The paths of the acknowledgement from other targets that the message can reach,
             whichever way ties are broken.
+        assumed_ids: The databases, each after its instance, that may accept the message only because they are assumed to
+            have the broker id that the conversation names; the catalogs do not state their ids.
     """
 
     instance: str
@@ -192,6 +210,7 @@ class Trace:
     advice: str | None = None
     acknowledgement: Trace | None = None
     other_acknowledgements: tuple[Trace, ...] = ()
+    assumed_ids: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Trace of {self.to_service_name!r} from {self.instance}/{self.database}: {self.end.outcome}>"
@@ -239,6 +258,7 @@ class Trace:
             "delivered": self.delivered,
             "acknowledgement": None if self.acknowledgement is None else self.acknowledgement.to_dict(),
             "other_acknowledgements": [each.to_dict() for each in self.other_acknowledgements],
+            "assumed_ids": [{"instance": instance, "database": database} for instance, database in self.assumed_ids],
         }
 
     def __str__(self) -> str:
@@ -306,13 +326,15 @@ def trace(
         >>> found.end.outcome, found.end.address
         ('ELSEWHERE', 'TCP://orders:4022')
     """
-    whole_fleet = with_assumed_ids(Fleet.of(fleet))
+    assumed = with_assumed_ids(Fleet.of(fleet))
+    whole_fleet = assumed.fleet
     name: object = to_service_name
     if not isinstance(name, str):
         raise SchemaError(f"to_service_name: expected str, got {type(name).__name__}", column="to_service_name")
     now = utc_datetime(at, name="at")
     tracer = Tracer(
         RoutingGraph(whole_fleet, now=now, pending_request=pending_request),
+        assumed=assumed,
         conversation_id=optional_guid_bytes(conversation_id, name="conversation_id"),
         pending_request=pending_request,
         now=now,
@@ -374,9 +396,17 @@ class Tracer:
     """Follows messages; the conversation id and the time are the same for all of them."""
 
     def __init__(
-        self, graph: RoutingGraph, *, conversation_id: bytes | None, pending_request: PendingRequest, now: datetime
+        self,
+        graph: RoutingGraph,
+        *,
+        assumed: AssumedBrokerIds,
+        conversation_id: bytes | None,
+        pending_request: PendingRequest,
+        now: datetime,
     ) -> None:
         self._graph = graph
+        self._assumed = assumed
+        self._latest: tuple[tuple[str, bytes | None], Tracer] | None = None
         self._addresses = KnownAddresses(graph.fleet)
         self._conversation_id = conversation_id
         self._pending_request: PendingRequest = pending_request
@@ -399,7 +429,28 @@ class Tracer:
             path = self._follow(instance, lookup, number.to_bytes(16, "big"))
         return replace(path, end=end, hops=(), advice=None)
 
+    def _tracer_for(self, lookup: RouteLookup) -> Tracer:
+        """Returns the tracer of the fleet in which a database has the broker id that a conversation names; the latest one is kept."""
+        key = lookup.service, lookup.broker
+        if self._latest is None or self._latest[0] != key:
+            fleet = self._assumed.for_conversation(*key)
+            tracer = self
+            if fleet is not self._assumed.fleet:
+                tracer = Tracer(
+                    self._graph.of_changed(fleet),
+                    assumed=self._assumed,
+                    conversation_id=self._conversation_id,
+                    pending_request=self._pending_request,
+                    now=self._now,
+                )
+                tracer._latest = key, tracer
+            self._latest = key, tracer
+        return self._latest[1]
+
     def _follow(self, instance: str, lookup: RouteLookup, conversation_id: bytes | None) -> Trace:
+        tracer = self._tracer_for(lookup)
+        if tracer is not self:
+            return tracer._follow(instance, lookup, conversation_id)  # noqa: SLF001 - of the same class
         hops: list[Hop] = []
         seen: set[Node] = set()
         node: Node = (instance, lookup)
@@ -426,7 +477,12 @@ class Tracer:
             end=end,
             possible=tuple(sorted(possible, key=str)),
             advice=self._advice(end),
+            assumed_ids=() if lookup.broker is None else self._assumed_ids(possible),
         )
+
+    def _assumed_ids(self, possible: Ends) -> tuple[tuple[str, str], ...]:
+        accepting = {(str(end.instance), str(end.database)) for end in possible if end.database is not None}
+        return tuple(sorted(accepting & self._assumed.databases))
 
     def _advice(self, end: RoutingEnd) -> str | None:
         if end.outcome != "ELSEWHERE":
@@ -445,7 +501,9 @@ class Tracer:
         if service is None:
             return forward
         found = {
-            end: self.follow(str(end.instance), self.reply_lookup(forward, str(end.database), service))
+            end: replace(
+                self.follow(str(end.instance), self.reply_lookup(forward, str(end.database), service)), assumed_ids=()
+            )
             for end in (forward.end, *forward.possible)
             if end.outcome == "DELIVERED"
         }
@@ -473,7 +531,20 @@ class Tracer:
             conversation_id=conversation_id,
             now=self._now,
         )
+        _hide_assumed_ids(explanation.details, self._assumed.given[instance])
         return Hop(instance=instance, database=lookup.database, explanation=explanation)
+
+
+def _hide_assumed_ids(details: dict[str, Any], catalog: Catalog) -> None:
+    """Makes an explanation treat assumed broker ids as unknown, except those that match; `catalog` lacks the assumed ids."""
+    unstated = find_unstated_broker_ids(catalog, details)
+    details["unstated_broker_ids"] = unstated
+    searches = [table[part] for table in details["passes"] for part in ("locate", "reply")]
+    for search in filter(None, [*searches, details["located_if_local"]]):
+        wanted = search.get("broker_instance") or details["conversation"]["to_broker_instance"]
+        for database in search["databases"]:
+            if database["name"] in unstated and database["broker_instance"] != wanted:
+                database["broker_instance"] = None
 
 
 def _possible_decision(decision: dict[str, Any]) -> PossibleDecision:
