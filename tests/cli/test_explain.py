@@ -131,13 +131,14 @@ def test_lenient_answers_from_the_other_statements(tmp_path: Path, run: Run, com
     script, rows = tmp_path / "net.sql", tmp_path / "in.csv"
     script.write_text(PARTLY_REFUSED)
     rows.write_text("to_service_name\n//Stock\n")
-    options = {
+    arguments: dict[str, list[object]] = {
         "explain": [script, "--to-service", "//Stock"],
         "trace": [script, "--to-service", "//Stock"],
         "stuck": [script, "--queue", rows],
         "compare": [script, script],
         "route": [script, "--conversations", rows, "-o", tmp_path / "out.csv"],
-    }[command]
+    }
+    options = arguments[command]
 
     strict, lenient = run(command, *options), run(command, *options, "--lenient")
 
