@@ -299,8 +299,8 @@ def test_compare_of_fleets_lists_lost_conversations_although_no_decision_changes
     found = run("compare", "--fleet", folder, disabled, *AT)
     assert (found.status, found.err) == (1, "")
     assert (
-        "Conversations that are no longer delivered:\n  NORTH/Sales for //Soon: DELIVERED to SOUTH/Stores -> DELAYED"
-        in found.out
+        "Conversations that are no longer delivered:\n  NORTH/Sales for //Soon: DELIVERED to SOUTH/Stores; "
+        'return path to "//Sales": DELAYED: waits in SOUTH (service_not_found) -> DELAYED' in found.out
     )
     assert "No routing decision changes." in found.out
     (tmp_path / "day.csv").write_text("instance,database,to_service_name\nNORTH,Sales,//Soon\n")
@@ -308,6 +308,27 @@ def test_compare_of_fleets_lists_lost_conversations_although_no_decision_changes
     assert "0 of 1 conversations change in the instance where they start." in counted.out
     as_json = json.loads(run("compare", "--fleet", folder, disabled, *AT, "--json").out)
     assert {row["effect"] for row in as_json["reachability_changes"]} == {"lost"}
+
+
+def test_compare_of_fleets_lists_conversations_that_are_no_longer_acknowledged(
+    folder: Path, planned: Path, run: Run, tmp_path: Path
+) -> None:
+    page = tmp_path / "changes.html"
+    found = run("compare", "--fleet", planned, folder, *AT, "--html", page)
+    assert (found.status, found.err) == (1, "")
+    lost = 'DELIVERED to SOUTH/Stores; return path to "//Sales": DELAYED: waits in SOUTH (service_not_found)'
+    assert (
+        "Conversations that are delivered, but no longer acknowledged or answered:\n"
+        f"  NORTH/Sales for //Soon: DELIVERED to SOUTH/Stores -> {lost}\n"
+        f"  NORTH/Sales for //Stock: DELIVERED to SOUTH/Stores -> {lost}\n"
+    ) in found.out
+    assert "unacknowledged" in page.read_text()
+    back = run("compare", "--fleet", folder, planned, *AT)
+    assert (
+        f"now acknowledged and answered:\n  NORTH/Sales for //Soon: {lost} -> DELIVERED to SOUTH/Stores\n" in back.out
+    )
+    as_json = json.loads(run("compare", "--fleet", planned, folder, *AT, "--json").out)
+    assert [row["effect"] for row in as_json["reachability_changes"]][:2] == ["unacknowledged"] * 2
 
 
 def test_compare_of_fleets_says_if_every_conversation_ends_where_it_did(folder: Path, run: Run, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ssbroker import Catalog, OptionError
 from ssbroker._text import restore_spaces
 from ssbroker.diagnose import REACHABILITY_CHANGES, Fleet, RoutingEnd, compare, reachability_changes
+from ssbroker.diagnose.problems import listed_names
 from ssbroker.diagnose.trace import end_text
 from tests.diagnose.random_fleets import SampledFleet
 from tests.worlds.universe import NOW
@@ -20,6 +21,27 @@ Key = tuple[str, str, str, UUID | None]
 
 def text_of(ends: set[RoutingEnd]) -> str:
     return " | ".join(sorted(restore_spaces(end_text(end)) for end in ends))
+
+
+def return_text(fleet: SampledFleet, start: tuple[str, str], ends: set[RoutingEnd], services: set[str]) -> str:
+    """Describes the services to which the targets of a conversation cannot reply in every case."""
+    broker = next(
+        row["service_broker_guid"] for row in fleet.fleet[start[0]].databases.to_pylist() if row["name"] == start[1]
+    )
+    failing: set[str] = set()
+    lost: set[RoutingEnd] = set()
+    for end in ends:
+        for service in services if end.outcome == "DELIVERED" else ():
+            back = fleet.ends((str(end.instance), str(end.database), service, UUID(bytes=broker), False))
+            if back != {RoutingEnd("DELIVERED", *start)}:
+                failing.add(service)
+                lost |= back
+    return f"; return path to {', '.join(listed_names(sorted(failing)))}: {text_of(lost)}" if failing else ""
+
+
+def services_of(fleet: SampledFleet, start: tuple[str, str]) -> set[str]:
+    rows = fleet.fleet[start[0]].services.to_pylist()
+    return {row["name"] for row in rows if row["database"] == start[1]}
 
 
 def observed_changes(before: SampledFleet, after: SampledFleet) -> Iterator[tuple[Key, tuple[str, str]]]:
@@ -36,12 +58,18 @@ def observed_changes(before: SampledFleet, after: SampledFleet) -> Iterator[tupl
     }
     services = sorted({*before.services, *after.services} - {"unknown service"})
     for instance, database in sorted({*before.databases} & {*after.databases}):
+        own = services_of(before, (instance, database)) & services_of(after, (instance, database))
         for service in services:
             without_id = [each.ends((instance, database, service, None, True)) for each in (before, after)]
             for broker in (None, *brokers):
                 ends = [each.ends((instance, database, service, broker, True)) for each in (before, after)]
-                if ends[0] != ends[1] and (broker is None or ends != without_id):
-                    yield (instance, database, service, broker), (text_of(ends[0]), text_of(ends[1]))
+                if broker is None or ends != without_id:
+                    old, new = (
+                        text_of(found) + return_text(fleet, (instance, database), found, own)
+                        for fleet, found in zip((before, after), ends, strict=True)
+                    )
+                    if old != new:
+                        yield (instance, database, service, broker), (old, new)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -78,6 +106,7 @@ def is_known(key: Key, before: SampledFleet, after: SampledFleet) -> bool:
 
 
 SENDER = """
+-- ssbroker: addresses=TCP://north:4022
 CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q;
 CREATE ROUTE Out WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://hub:4022';
 """
@@ -85,6 +114,7 @@ HUB = """
 -- ssbroker: addresses=TCP://hub:4022
 CREATE ENDPOINT Hub STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);
 USE msdb; CREATE ROUTE Stock WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://stock:4022';
+CREATE ROUTE Sales WITH SERVICE_NAME = N'//Sales', ADDRESS = N'TCP://north:4022';
 """
 TARGET = """
 -- ssbroker: addresses=TCP://stock:4022
@@ -116,12 +146,15 @@ def rows(before: Fleet, after: Fleet) -> list[tuple[str, ...]]:
     return [tuple(row[name] for name in names) for row in found.to_pylist()]
 
 
+CONVERSATION = ("NORTH", "Sales", "//Stock")
+DELIVERED = "DELIVERED to SOUTH/Stores"
+
+
 def test_a_change_at_a_forwarder_loses_the_conversations_of_the_sender(fleet_of: FleetMaker) -> None:
     wrong = fleet_of(HUB=HUB.replace("TCP://stock", "TCP://stok"))
-    lost = ("lost", "NORTH", "Sales", "//Stock", "DELIVERED to SOUTH/Stores")
     gone = "ELSEWHERE: sent to TCP://stok:4022, which is not an address of any instance"
-    assert rows(fleet_of(), wrong) == [(*lost, gone)]
-    assert rows(wrong, fleet_of()) == [("arrives", "NORTH", "Sales", "//Stock", gone, "DELIVERED to SOUTH/Stores")]
+    assert rows(fleet_of(), wrong) == [("lost", *CONVERSATION, DELIVERED, gone)]
+    assert rows(wrong, fleet_of()) == [("arrives", *CONVERSATION, gone, DELIVERED)]
 
 
 def test_a_change_of_hops_that_delivers_to_the_same_database_is_no_change(fleet_of: FleetMaker) -> None:
@@ -138,6 +171,35 @@ def test_a_disabled_queue_is_a_change_although_no_route_differs(fleet_of: FleetM
     found = rows(fleet_of(), disabled)
     assert [row[:2] for row in found] == [("lost", "NORTH"), ("lost", "SOUTH")]
     assert all("queue_disabled" in row[-1] for row in found)
+
+
+def test_a_dropped_return_route_loses_the_acknowledgements(fleet_of: FleetMaker) -> None:
+    dropped = fleet_of(SOUTH=TARGET + "DROP ROUTE Back;\n")
+    lost = f'{DELIVERED}; return path to "//Sales": DELAYED: waits in SOUTH (service_not_found)'
+    assert rows(fleet_of(), dropped)[0] == ("unacknowledged", *CONVERSATION, DELIVERED, lost)
+    assert rows(dropped, fleet_of())[0] == ("acknowledged", *CONVERSATION, lost, DELIVERED)
+
+
+def test_a_conversation_that_moves_to_a_database_without_a_return_route_is_no_longer_acknowledged(
+    fleet_of: FleetMaker,
+) -> None:
+    other = TARGET.replace("TCP://stock", "TCP://other").replace("TCP://hub", "TCP://hubb")
+    moved = rows(fleet_of(OTHER=other), fleet_of(NORTH=SENDER.replace("TCP://hub", "TCP://other"), OTHER=other))
+    gone = "ELSEWHERE: sent to TCP://hubb:4022, which is not an address of any instance"
+    lost = f'DELIVERED to OTHER/Stores; return path to "//Sales": {gone}'
+    assert ("unacknowledged", *CONVERSATION, DELIVERED, lost) in moved
+
+
+def test_a_new_service_without_a_return_route_loses_no_acknowledgements(fleet_of: FleetMaker) -> None:
+    after = fleet_of(NORTH=SENDER + "CREATE SERVICE [//Returns] ON QUEUE Q;\n")
+    assert "//Stock" not in {row[3] for row in rows(fleet_of(), after)}
+
+
+def test_an_address_that_may_belong_to_the_initiator_is_a_return_path(fleet_of: FleetMaker) -> None:
+    """The address of NORTH is not stated, so the route of HUB to an unknown address may lead to NORTH."""
+    unstated = SENDER.replace("-- ssbroker: addresses=TCP://north:4022", "")
+    dropped = fleet_of(NORTH=unstated, SOUTH=TARGET + "DROP ROUTE Back;\n")
+    assert rows(fleet_of(NORTH=unstated), dropped)[0][0] == "unacknowledged"
 
 
 def test_expiry_is_evaluated_at_two_times(fleet_of: FleetMaker) -> None:

@@ -96,7 +96,8 @@ def compare(
     A conversation changes if its outcome, database or next hop differs, or if only the route, step or reason does
     ("explanation"). Without --conversations, all classes of conversations are compared.
 
-    With --fleet, the output also lists the conversations that end elsewhere after all hops; those that are lost come first.
+    With --fleet, the output also lists the conversations that end elsewhere after all hops, or that are no longer acknowledged; those that are
+    lost come first.
 
     The states of endpoints and queues, and the contracts of services, count only for this list; if they differ, the output says so.
 
@@ -252,7 +253,9 @@ def _print_change(change: Change, console: Console) -> None:
 
 _ENDS: Final = {
     "lost": "Conversations that are no longer delivered:",
+    "unacknowledged": "Conversations that are delivered, but no longer acknowledged or answered:",
     "arrives": "Conversations that are now delivered:",
+    "acknowledged": "Conversations that are now acknowledged and answered:",
     "other": "Other conversations that end elsewhere:",
 }
 

@@ -19,6 +19,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._notebook import escaped
 from ssbroker._text import count_of, restore_spaces, terminal_safe
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
 from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.compare import Comparison, not_compared_text, traffic_text
 from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
@@ -26,9 +27,10 @@ from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.html_graph import graph_data
 from ssbroker.diagnose.html_traffic import changed_services, compared_flows, sankey, traffic_flows
 from ssbroker.diagnose.lint import lint
-from ssbroker.diagnose.reachability import reachability
+from ssbroker.diagnose.reachability import Start, all_services, matrix
 from ssbroker.diagnose.remedy_proofs import scripts_by_instance
-from ssbroker.diagnose.routing_graph import RoutingEnd
+from ssbroker.diagnose.return_paths import ReturnPaths, return_path_text
+from ssbroker.diagnose.routing_graph import RoutingEnd, RoutingGraph
 from ssbroker.diagnose.trace import Trace, assumption_text, decision_text, end_text, return_failure, return_subject
 
 _LIBRARIES: Final = ("cytoscape.min.js", "dagre.min.js")
@@ -45,9 +47,19 @@ _UNMERGED_MAX: Final = 60
 """Up to this number of services, each service has a separate column."""
 _HEADING_MAX: Final = 40
 """The maximum number of characters in a column heading."""
-_OUTCOMES: Final = ("LOOP", "DROPPED", "DELAYED", "REFUSED", "ELSEWHERE", "DELIVERED")
+_UNACKNOWLEDGED: Final = "UNACKNOWLEDGED"
+"""The outcome of a conversation that is delivered, but to which acknowledgements or replies do not return."""
+_OUTCOMES: Final = ("LOOP", "DROPPED", "DELAYED", _UNACKNOWLEDGED, "REFUSED", "ELSEWHERE", "DELIVERED")
 """The outcomes, the worst first."""
-_SYMBOLS: Final = {"DELIVERED": "✓", "REFUSED": "⊘", "DELAYED": "…", "DROPPED": "✗", "ELSEWHERE": "↗", "LOOP": "↻"}
+_SYMBOLS: Final = {
+    "DELIVERED": "✓",
+    _UNACKNOWLEDGED: "⇥",
+    "REFUSED": "⊘",
+    "DELAYED": "…",
+    "DROPPED": "✗",
+    "ELSEWHERE": "↗",
+    "LOOP": "↻",
+}
 _NULLS: Final = {"database": "from other instances", "service": "any other service"}
 """The meaning of a missing value in a column."""
 _POLICY: Final = (
@@ -276,7 +288,14 @@ def _matrix(fleet: Fleet, now: datetime) -> str:
     if _matrix_size(fleet) > _COMPUTED_MAX:
         return "<p>The matrix is too large for this page; <code>ssbroker.diagnose.reachability</code> returns the matrix as a table.</p>"
     rows: defaultdict[str, defaultdict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    for row in reachability(fleet, at=now).to_pylist():
+    graph = RoutingGraph(with_assumed_ids(fleet), now=now)
+    returns = ReturnPaths(graph)
+    for row in matrix(graph, sorted(all_services(graph))).to_pylist():
+        row["shown"] = row["outcome"]
+        if row["outcome"] == "DELIVERED":
+            end = RoutingEnd("DELIVERED", row["at_instance"], row["target_database"])
+            if failing := returns.failures(Start(row["instance"], row["database"]), frozenset((end,))):
+                row |= {"shown": _UNACKNOWLEDGED, "reason": return_path_text(failing)}
         rows[row["service"]][f"{row['instance']}/{row['database']}"].append(row)
     if not rows:
         return "<p>There is no database or no known service.</p>"
@@ -324,7 +343,7 @@ def _group_name(services: list[str]) -> str:
 
 
 def _cell(rows: list[dict[str, Any]]) -> _Cell:
-    outcomes = tuple(name for name in _OUTCOMES if any(row["outcome"] == name for row in rows))
+    outcomes = tuple(name for name in _OUTCOMES if any(row["shown"] == name for row in rows))
     details = "; ".join(
         " ".join(
             str(row[name])

@@ -25,6 +25,7 @@ from ssbroker.diagnose.remedies import (
     local_routes,
     new_route,
 )
+from ssbroker.diagnose.return_paths import ReturnPaths
 from ssbroker.diagnose.route_checks import SYSTEM_SERVICES, stale_routes
 from ssbroker.diagnose.routing_graph import SENT_BACK, RoutingEnd
 from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT
@@ -521,23 +522,13 @@ def _own_services(context: CheckContext, instance: str, database: str, missed: d
 
 def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str]]) -> Iterator[Problem]:
     """Checks that the targets of each database can reach each of its services that may have started the conversation."""
-    reach = ReachabilitySets(context.graph, is_initiator=False)
+    paths = ReturnPaths(context.graph)
+    reach = paths.reach
     stale = {(instance, route.database, route.service): route for instance, route, _, _ in stale_routes(context)}
     initiators: list[tuple[int, str]] = []
     missing: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for number, used in targets.items():
-        origin = reach.starts[number]
-        tables = context.tables[origin.instance]
-        certain_end = {RoutingEnd("DELIVERED", *origin)}
-        is_stated = origin.instance not in context.addresses.unstated
-        for service in tables.services.get(origin.database, ()):
-            codes = reach.codes(service, tables.databases[origin.database].broker)
-            certain = {
-                code
-                for code in set(codes)
-                # An unknown address may belong to the initiator's instance if the address of that instance is not stated.
-                if {end for end in reach.ends[code] if is_stated or end.outcome != "ELSEWHERE"} <= certain_end
-            }
+        for service, codes, certain in paths.to(reach.starts[number]):
             for target in used:
                 if codes[target] not in certain:
                     missing[target].append((len(initiators), codes[target]))
