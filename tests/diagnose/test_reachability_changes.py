@@ -173,6 +173,19 @@ def test_a_disabled_queue_is_a_change_although_no_route_differs(fleet_of: FleetM
     assert all("queue_disabled" in row[-1] for row in found)
 
 
+def test_a_dropped_endpoint_loses_the_conversations_like_a_stopped_one(fleet_of: FleetMaker) -> None:
+    started = TARGET + "CREATE ENDPOINT SSB STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER ();\n"
+    before = fleet_of(SOUTH=started)
+    stopped = rows(before, fleet_of(SOUTH=started + "ALTER ENDPOINT SSB STATE = STOPPED;\n"))
+    assert stopped[0][0] == "lost"
+    assert rows(before, fleet_of(SOUTH=started + "DROP ENDPOINT SSB;\n")) == stopped
+
+
+def test_a_script_without_an_endpoint_loses_nothing(fleet_of: FleetMaker) -> None:
+    started = TARGET + "CREATE ENDPOINT SSB STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER ();\n"
+    assert rows(fleet_of(SOUTH=started), fleet_of()) == []
+
+
 def test_a_dropped_return_route_loses_the_acknowledgements(fleet_of: FleetMaker) -> None:
     dropped = fleet_of(SOUTH=TARGET + "DROP ROUTE Back;\n")
     lost = f'{DELIVERED}; return path to "//Sales": DELAYED: waits in SOUTH (service_not_found)'

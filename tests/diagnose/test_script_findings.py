@@ -205,6 +205,24 @@ def test_altered_endpoint_has_an_unknown_state(tmp_path: Path, capsys: pytest.Ca
         assert ("the state of the endpoint" in not_checked) == (state == "")
 
 
+def test_dropped_endpoint_is_an_outage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "net.sql"
+    create = "CREATE ENDPOINT SSB STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER ()\nGO\n"
+    route = "CREATE DATABASE Sales\nGO\nUSE Sales\nCREATE ROUTE R WITH SERVICE_NAME = '//x', ADDRESS = 'TCP://x:4022'\n"
+    message = "the instance has no Service Broker endpoint, but exchanges messages with TCP://x:4022"
+    for change, expected in (("", []), ("DROP ENDPOINT SSB\nGO\n", [("SSB026", "error", message)])):
+        script.write_text(create + change + route)
+        _, report, _ = lint(capsys, str(script))
+        findings = report["findings"]
+        assert isinstance(findings, list)
+        assert [(each["code"], each["severity"], each["message"]) for each in findings] == expected
+    script.write_text(create + "DROP ENDPOINT SSB\nGO\nALTER ENDPOINT SSB FOR SERVICE_BROKER ()\nGO\n" + route)
+    _, report, _ = lint(capsys, str(script))
+    findings = report["findings"]
+    assert isinstance(findings, list)
+    assert [each["code"] for each in findings] == ["SSB026", "SSB101"]
+
+
 def test_restored_and_offline_databases_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "moved.sql"
     services = "USE {0}\nCREATE QUEUE Q\nCREATE SERVICE [//{0}] ON QUEUE Q ([DEFAULT])\nGO\n"

@@ -97,7 +97,7 @@ class InstanceDetails:
         services: The services, by database and name.
         queues: The queues, by database, and by schema and name in lower case.
         endpoint: The endpoint; None if there is none or it is unknown.
-        is_endpoint_known: Whether the source would show an endpoint if there were one.
+        is_endpoint_known: Whether the source would show an endpoint if there were one, as a script does that dropped the endpoint.
         mirroring_roles: The role of each database that is not a principal.
         conversations: The number of conversation endpoints by database and state.
         bindings: The remote service bindings, if the source also shows users and certificates.
@@ -145,6 +145,7 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
         else EndpointDetails(
             name=endpoint.name, state=endpoint.settings.state or (None if endpoint.is_assumed else "STOPPED")
         ),
+        is_endpoint_known=endpoint is None and model.is_endpoint_dropped,
         bindings=tuple(
             BindingDetails(
                 database=database,

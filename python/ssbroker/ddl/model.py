@@ -246,6 +246,8 @@ class InstanceModel:
     certificates: dict[Key, CertificateModel] = field(default_factory=dict)
     bindings: dict[Key, BindingModel] = field(default_factory=dict)
     endpoint: EndpointModel | None = None
+    is_endpoint_dropped: bool = False
+    """Whether the script dropped the endpoint; it may have created another one since."""
     addresses: list[str] = field(default_factory=list)
     pending_requests: list[str] = field(default_factory=list)
     current: str | None = None
@@ -1169,14 +1171,14 @@ def _run_endpoint(
         endpoint = EndpointModel(statement.name, statement.settings)
     elif isinstance(statement, statements.DropEndpoint):
         if is_known:
-            instance.endpoint = None
+            instance.endpoint, instance.is_endpoint_dropped = None, True
         return None if is_known else NO_ENDPOINT if endpoint is None else OTHER_ENDPOINT
     elif not is_known and not statement.has_for_clause:
         return NO_ENDPOINT if endpoint is None else OTHER_ENDPOINT
     else:
         if endpoint is not None and not is_known:
             raise RefusalError(refusal_texts.other_endpoint(statement.name, endpoint.name), 15151)
-        if endpoint is None and instance.is_complete and not instance.lenient:
+        if endpoint is None and (instance.is_complete or instance.is_endpoint_dropped) and not instance.lenient:
             raise RefusalError(refusal_texts.other_endpoint(statement.name, None), 15151)
         # An endpoint that the script did not create exists already, on an unknown port.
         endpoint = endpoint or EndpointModel(statement.name, EndpointSettings(), is_assumed=True)
