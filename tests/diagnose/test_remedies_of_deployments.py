@@ -99,6 +99,34 @@ def test_return_route_to_an_availability_group_leads_to_its_listener(addresses: 
     assert script[1].endswith("ADDRESS = N'TCP://listener.corp:4022';")
 
 
+@pytest.mark.parametrize("state", ["", DISABLED])
+@pytest.mark.parametrize("broken", [("n1",), ("n2",), ("n1", "n2")])
+def test_messages_that_any_replica_drops_are_found(broken: tuple[str, ...], state: str, tmp_path: Path) -> None:
+    """msdb is not part of the availability group, so each replica needs its own routes in msdb."""
+    target = host("A", service="//A", routes=TO_B if state else "", broker_id=ONE, addresses="{}", after="{}")
+    drop = "GO\nUSE msdb\nDROP ROUTE AutoCreatedLocal\n"
+    replicas = {
+        name: target.format(
+            f"TCP://{name}.corp:4022,TCP://listener.corp:4022",
+            f"{state if name == 'n2' else ''}\n{drop if name in broken else ''}",
+        )
+        for name in ("n1", "n2")
+    }
+    sender = host("B", service="//B", routes=to("A", "//A", "listener.corp"))
+    findings = [
+        each
+        for each in lint(loaded(tmp_path, B=sender, **replicas), at=NOW)
+        if each.severity != "info" and each.code != "SSB017"
+    ]
+    assert [(each.code, each.instance, each.database) for each in findings] == [
+        ("SSB024", name, "msdb") for name in broken
+    ]
+    for each in findings:
+        assert each.message.startswith("after a failover to this replica, ") == (each.instance == "n2")
+        create = "USE [msdb]; CREATE ROUTE [AutoCreatedLocal] WITH ADDRESS = N'LOCAL';"
+        assert each.scripts[0] == (each.instance, create)
+
+
 @pytest.mark.parametrize("others", [0, 1])
 def test_return_route_to_a_mirrored_pair_is_mirrored(others: int, tmp_path: Path) -> None:
     """Other databases of the two instances may be mirrored too."""

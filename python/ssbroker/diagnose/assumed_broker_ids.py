@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-import pyarrow as pa
-
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
-from ssbroker.diagnose.catalog_rows import Tables, read_tables
+from ssbroker.diagnose.catalog_rows import Tables, read_tables, with_databases
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.reached_instances import ReachedInstances
 
@@ -152,11 +150,4 @@ def _catalog_with_ids(catalog: Catalog, ids: Mapping[str, bytes]) -> Catalog:
     rows: list[dict[str, Any]] = catalog.databases.select(schemas.DATABASES.names).to_pylist()
     for row in rows:
         row["service_broker_guid"] = ids.get(row["name"], row["service_broker_guid"])
-    return Catalog(
-        catalog.routes,
-        pa.Table.from_pylist(rows, schema=schemas.DATABASES),
-        catalog.services,
-        addresses=catalog.addresses,
-        message_forwarding=catalog.message_forwarding,
-        pending_requests=catalog.pending_requests,
-    ).with_details(catalog.details)
+    return with_databases(catalog, rows)

@@ -150,6 +150,18 @@ def read_tables(catalog: Catalog, normalized: dict[str, str] | None = None) -> T
     )
 
 
+def with_databases(catalog: Catalog, rows: list[dict[str, Any]]) -> Catalog:
+    """Returns a copy of a catalog with other rows of databases."""
+    return Catalog(
+        catalog.routes,
+        pa.Table.from_pylist(rows, schema=schemas.DATABASES),
+        catalog.services,
+        addresses=catalog.addresses,
+        message_forwarding=catalog.message_forwarding,
+        pending_requests=catalog.pending_requests,
+    ).with_details(catalog.details)
+
+
 def _column(table: pa.Table, name: str) -> list[Any]:
     values = (chunk.to_pylist() if name in _NOT_INTERNED else interned(chunk) for chunk in table[name].chunks)
     return list(chain.from_iterable(values))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
@@ -90,6 +90,12 @@ class CheckContext:
             if len(holders) > 1:
                 found |= {(instance, database) for instance in holders}
         return frozenset(found)
+
+    def after_failover(self, replica: str) -> CheckContext:
+        """Returns the context after a failover of the availability groups of a replica to this replica."""
+        fleet = self.fleet.after_failover(replica)
+        changed = frozenset(name for name, catalog in fleet.items() if catalog is not self.fleet[name])
+        return replace(self, fleet=fleet, base=self, changed=changed)
 
     def is_live(self, route: FleetRoute) -> bool:
         """Returns whether the route has not expired."""

@@ -11,11 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog, check_not_loaded, load_instances, script_options
 from ssbroker.catalog.table_files import os_errors_as_input_errors
 from ssbroker.ddl import ScriptOptions, summary
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
+from ssbroker.diagnose.catalog_rows import with_databases
 from ssbroker.exceptions import DdlWarning, DuplicateError, InputError, SchemaError
 
 SINGLE_INSTANCE = "instance"
@@ -234,6 +236,18 @@ class Fleet(Mapping[str, Catalog]):
             for number, name in enumerate(replicas)
         }
 
+    def after_failover(self, replica: str) -> Fleet:
+        """Returns the fleet after a failover: of the databases in the availability groups of a replica, only its own copies are enabled."""
+        changed = dict(self._instances)
+        for replicas in self._replicas.values():
+            if replica in replicas:
+                shared = set().union(
+                    *(_common_databases(changed[each], changed[replica]) for each in replicas if each != replica)
+                )
+                for name in replicas:
+                    changed[name] = _with_enabled(changed[name], shared, is_enabled=name == replica)
+        return Fleet(changed)
+
     def at(self, address: str, *, seen_from: str | None = None) -> str | None:
         """Returns the name of the instance at an address.
 
@@ -299,6 +313,13 @@ def _user_databases(catalog: Catalog) -> dict[str, bytes | None]:
 def _services_of(catalog: Catalog, database: str) -> set[str]:
     rows: list[dict[str, Any]] = catalog.services.select(["database", "name"]).to_pylist()
     return {row["name"] for row in rows if row["database"] == database}
+
+
+def _with_enabled(catalog: Catalog, databases: set[str], *, is_enabled: bool) -> Catalog:
+    rows: list[dict[str, Any]] = catalog.databases.select(schemas.DATABASES.names).to_pylist()
+    return with_databases(
+        catalog, [row | {"is_broker_enabled": is_enabled} if row["name"] in databases else row for row in rows]
+    )
 
 
 def _enabled_databases(catalog: Catalog) -> int:

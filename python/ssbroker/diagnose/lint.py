@@ -48,6 +48,7 @@ _CHECKS: Final[tuple[Callable[[CheckContext], Iterator[Problem]], ...]] = (
     service_checks.check_similar_service_names,
     service_checks.check_loops,
     service_checks.check_services,
+    service_checks.check_failovers,
     service_checks.check_own_services,
     service_checks.check_listening_msdb,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from ssbroker._text import bracketed, quantity, quoted_name, restore_spaces
@@ -99,6 +100,21 @@ def check_services(context: CheckContext) -> Iterator[Problem]:
     yield from _refused_conversations(context, reached, numbers)
     yield from _ambiguous_services(reached.ambiguous)
     yield from _check_return_routes(context, reached.accepted)
+
+
+def check_failovers(context: CheckContext) -> Iterator[Problem]:
+    """Checks for messages that a secondary replica drops after a failover; msdb is not part of an availability group."""
+    for replica, role in context.fleet.roles.items():
+        if role == "secondary":
+            after = context.after_failover(replica)
+            reach = ReachabilitySets(after.graph)
+            numbers = {start: number for number, start in enumerate(reach.starts)}
+            for problem in _lost_messages(after, _reached(after, reach), numbers):
+                finding = problem.finding
+                if finding.instance == replica:
+                    message = f"after a failover to this replica, {finding.message}"
+                    # Before the failover, the conversations do not pass through this replica.
+                    yield problem._replace(finding=replace(finding, message=message), concerns=())
 
 
 def _reached(context: CheckContext, reach: ReachabilitySets) -> _Reached:
