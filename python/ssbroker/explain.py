@@ -264,24 +264,30 @@ def _outcome(details: dict[str, Any]) -> str:
             mirror = f", mirror {decision['mirror_address']}," if decision["mirror_address"] is not None else ""
             return f"{outcome}, {verb} to {decision['next_hop_address']}{mirror}{_by_route(details)}"
         case "DELAYED":
-            return f"DELAYED, waits {_waits_in(details)}"
+            return (
+                f"DELAYED, {'dropped by this instance' if _is_from_outside(details) else f'waits {_waits_in(details)}'}"
+            )
         case _:
             return "DROPPED, not acknowledged"
 
 
 def _until_delivered(details: dict[str, Any]) -> str | None:
-    match details["decision"]["outcome"]:
-        case "DELAYED":
-            return "no message is lost; the conversation is routed again after a timeout."
-        case "DROPPED":
-            place = "" if details["conversation"]["database"] is None else f" {_waits_in(details)}"
-            return f"the sender keeps the message{place} and resends it until it is acknowledged."
+    outcome = details["decision"]["outcome"]
+    if outcome == "DELAYED" and not _is_from_outside(details):
+        return "no message is lost; the conversation is routed again after a timeout."
+    if outcome in ("DELAYED", "DROPPED"):
+        place = "" if _is_from_outside(details) else f" {_waits_in(details)}"
+        return f"the sender keeps the message{place} and resends it until it is acknowledged."
     return None
 
 
+def _is_from_outside(details: dict[str, Any]) -> bool:
+    """Returns whether the message comes from another instance; only its sender keeps such a message."""
+    return details["conversation"]["database"] is None
+
+
 def _waits_in(details: dict[str, Any]) -> str:
-    database = details["conversation"]["database"]
-    return "for a route" if database is None else f"in the transmission queue of {quoted(database)}"
+    return f"in the transmission queue of {quoted(details['conversation']['database'])}"
 
 
 def _by_route(details: dict[str, Any]) -> str:

@@ -97,6 +97,36 @@ def test_lint_without_findings(folder: Path, run: Run) -> None:
     assert "; SEND permissions; certificates of the owners of services; event notifications; " in found.out
 
 
+def test_tables_without_msdb_are_not_checked_for_messages_from_outside(run: Run, tmp_path: Path) -> None:
+    """Every SQL Server has msdb, so it is missing from the export."""
+    exported = tmp_path / "NORTH"
+    exported.mkdir()
+    databases = "name,service_broker_guid,is_broker_enabled\nSales,5A1E5000-0000-4000-8000-000000000001,1\n"
+    routes = "database,name,remote_service_name,address\nSales,AutoCreatedLocal,,LOCAL\n"
+    (exported / "databases.csv").write_text(databases)
+    (exported / "routes.csv").write_text(routes)
+    hint = "export the rows of sys.routes in msdb too; unless it was dropped, AutoCreatedLocal is one of them"
+    arriving = ("explain", exported, "--to-service", "//Sales", "--from-outside")
+    assert (
+        f"Not checked, because the catalogs lack the information: routes of msdb, for messages from other instances ({hint});"
+        in run("lint", exported).out
+    )
+    explained = run(*arriving).out
+    assert explained.endswith(
+        "Meanwhile: the sender keeps the message and resends it until it is acknowledged.\n\n"
+        "Decision: DELAYED, dropped by this instance (step 7, no_route).\n"
+        f"The tables contain no routes of msdb, by which messages from other instances are routed: {hint}.\n"
+    )
+    assert "routes of msdb" not in run("explain", exported, "--to-service", "//Sales", "--from", "Sales").out
+    for name, rows in (
+        ("routes.csv", f"{routes}msdb,AutoCreatedLocal,,LOCAL\n"),
+        ("databases.csv", f"{databases}msdb,{'0' * 8}-0000-4000-8000-000000000004,1\n"),
+    ):
+        complete = shutil.copytree(exported, tmp_path / name)
+        (complete / name).write_text(rows)
+        assert "routes of msdb" not in run("lint", complete).out
+
+
 def test_lifetimes_count_from_now_whatever_the_time_of_the_check(run: Run, tmp_path: Path) -> None:
     """Otherwise the routes of a script would never expire."""
     script = tmp_path / "net.sql"

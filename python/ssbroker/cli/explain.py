@@ -85,6 +85,8 @@ def explain(
 
     Shows the routing table, the routes found in each step, the choice, and the decision.
     """
+    from ssbroker.diagnose.catalog_rows import EXPORT_MSDB, lacks_msdb  # noqa: PLC0415 - keeps --help fast
+
     check_service_name(to_service, option="--to-service")
     if from_outside and start is not None:
         raise OptionError(
@@ -107,6 +109,10 @@ def explain(
     if service is not None and not service.accepts_conversations and not from_target:
         notes.append(
             f"The service {to_service} has no contract, so it refuses every conversation that is started with it (error -8408)."
+        )
+    if from_outside and lacks_msdb(loaded):
+        notes.append(
+            f"The tables contain no routes of msdb, by which messages from other instances are routed: {EXPORT_MSDB}."
         )
     if as_json:
         typer.echo(json.dumps(explanation.to_dict() | {"notes": notes}, indent=2, ensure_ascii=False))

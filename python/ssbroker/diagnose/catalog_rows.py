@@ -150,6 +150,17 @@ def read_tables(catalog: Catalog, normalized: dict[str, str] | None = None) -> T
     )
 
 
+def lacks_msdb(catalog: Catalog) -> bool:
+    """Returns whether a catalog was created from tables without `msdb`, which every SQL Server has."""
+    rows = catalog.databases.select(["name", "service_broker_guid"]).to_pylist()
+    has_id = any(row["name"] == MSDB and row["service_broker_guid"] is not None for row in rows)
+    return catalog.script is None and not has_id and MSDB not in pc.unique(catalog.routes["database"]).to_pylist()
+
+
+EXPORT_MSDB: Final = "export the rows of sys.routes in msdb too; unless it was dropped, AutoCreatedLocal is one of them"
+"""What to do about tables without `msdb`."""
+
+
 def with_databases(catalog: Catalog, rows: list[dict[str, Any]]) -> Catalog:
     """Returns a copy of a catalog with other rows of databases."""
     return Catalog(

@@ -16,7 +16,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptNote
 from ssbroker.diagnose import database_checks, route_checks, service_checks
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
-from ssbroker.diagnose.catalog_rows import read_tables
+from ssbroker.diagnose.catalog_rows import EXPORT_MSDB, lacks_msdb, read_tables
 from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet, how_to_state_address
@@ -144,14 +144,15 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
     Examples:
         >>> from ssbroker import Catalog, schemas
         >>> from ssbroker.diagnose import not_checked
-        >>> not_checked(Catalog(schemas.ROUTES.empty_table()))[0]
-        'contracts and queues of services'
+        >>> not_checked(Catalog(schemas.ROUTES.empty_table()))[-1]
+        'TRUSTWORTHY of databases'
     """
     whole = Fleet.of(fleet)
     missing: dict[str, list[str]] = {}
     for instance, catalog in whole.items():
         details = catalog.details
         for subject, is_known in (
+            (f"routes of msdb, for messages from other instances ({EXPORT_MSDB})", not lacks_msdb(catalog)),
             ("contracts and queues of services", bool(details.services)),
             (
                 "the state of the endpoint",
