@@ -58,11 +58,16 @@ def advice(details: dict[str, Any]) -> list[Advice]:
         >>> decision = {"outcome": "DELAYED", "reason": "sender_disabled"}
         >>> conversation = {"to_service_name": "//Orders", "database": "Sales"}
         >>> advice({"decision": decision, "conversation": conversation, "passes": [{"database": "Sales"}]})[0].command
-        'ALTER DATABASE [Sales] SET ENABLE_BROKER;'
+        'ALTER DATABASE [Sales] SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE;'
     """
     if details["decision"]["outcome"] not in ("DELAYED", "DROPPED"):
         return []
     return list(_BY_REASON[details["decision"]["reason"]](details, details["passes"][-1]))
+
+
+def broker_command(database: str, option: str = "ENABLE_BROKER") -> str:
+    """Returns the command that enables, disables or resets a broker. Without ROLLBACK IMMEDIATE, it waits until nobody uses the database."""
+    return f"ALTER DATABASE {bracketed(database)} SET {option} WITH ROLLBACK IMMEDIATE;"
 
 
 def corrected_route(details: dict[str, Any], route: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +150,7 @@ def _service_not_found(details: dict[str, Any], table: dict[str, Any]) -> Iterat
 def _sender_disabled(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
     sender = {"name": table["database"], "id_enabled_in": table.get("id_enabled_in")}
     if sender["id_enabled_in"] is None:
-        yield Advice(f"Enable message delivery in {quoted(table['database'])}:", _enable_command(table["database"]))
+        yield Advice(f"Enable message delivery in {quoted(table['database'])}:", broker_command(table["database"]))
     else:
         yield from _resolve_duplicate_id(details, sender, None)
 
@@ -299,7 +304,7 @@ def _enable_hosts(details: dict[str, Any], databases: list[dict[str, Any]], brok
         if database["id_enabled_in"] is None:
             yield Advice(
                 f"Enable message delivery in {quoted(database['name'])}, which has the service:",
-                _enable_command(database["name"]),
+                broker_command(database["name"]),
             )
         else:
             yield from _resolve_duplicate_id(details, database, broker_id)
@@ -315,14 +320,14 @@ def _resolve_duplicate_id(details: dict[str, Any], database: dict[str, Any], bro
     if broker_id is None:
         yield Advice(
             f"{why} If {quoted(name)} is a copy, give it a new broker id; this also enables message delivery there and ends its conversations:",
-            f"ALTER DATABASE {bracketed(name)} SET NEW_BROKER;",
+            broker_command(name, "NEW_BROKER"),
         )
     # If the conversation started in the other database, disabling that database would only delay the conversation there
     # (R34).
     if other != details["conversation"]["database"]:
         yield Advice(
             f"{why if broker_id is not None else ''} If {quoted(other)} is a copy, disable message delivery there first:".lstrip(),
-            f"ALTER DATABASE {bracketed(other)} SET DISABLE_BROKER; {_enable_command(name)}",
+            f"{broker_command(other, 'DISABLE_BROKER')} {broker_command(name)}",
         )
 
 
@@ -336,12 +341,8 @@ def _create_service(details: dict[str, Any], holder: dict[str, Any] | None) -> I
     else:
         yield Advice(
             f"If the service belongs in this instance, create it in {quoted(holder['name'])} and enable message delivery there:",
-            f"{command} {_enable_command(holder['name'])}",
+            f"{command} {broker_command(holder['name'])}",
         )
-
-
-def _enable_command(database: str) -> str:
-    return f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;"
 
 
 def _create_network_route(details: dict[str, Any], table: dict[str, Any], sentence: str) -> Advice:

@@ -190,7 +190,10 @@ def test_equal_details_make_equal_explanations() -> None:
         ("no_route", "USE [Sales]; CREATE ROUTE"),
         ("route_requested", "SQL/ServiceBroker/BrokerConfiguration"),
         ("routing_loop", "USE [Sales]; ALTER ROUTE [Back] WITH ADDRESS = N'LOCAL';"),
-        ("sender_disabled", "ALTER DATABASE [Sales] SET ENABLE_BROKER;"),
+        (
+            "sender_disabled",
+            "ALTER DATABASE [Sales] SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE;",
+        ),
         ("service_not_found", "USE <database>; CREATE SERVICE [//Contoso/Orders]"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from ssbroker._text import bracketed, quantity, quoted_name
+from ssbroker.advice import broker_command
 from ssbroker.diagnose.catalog_rows import LOCAL, TRANSPORT, FleetDatabase
 from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.findings import Finding, Subject
@@ -85,7 +86,7 @@ def _half_mirrored(context: CheckContext, broker: bytes, holders: Collection[str
 def _twice_in_instance(instance: str, broker: bytes, databases: list[FleetDatabase]) -> Problem:
     disabled = [database.name for database in databases if not database.enabled]
     copy = disabled[-1] if disabled else databases[-1].name
-    new = f"ALTER DATABASE {bracketed(copy)} SET NEW_BROKER;"
+    new = broker_command(copy, "NEW_BROKER")
     return problem_about(
         "SSB013",
         Subject("broker id", str(uuid.UUID(bytes=broker))),
@@ -94,7 +95,7 @@ def _twice_in_instance(instance: str, broker: bytes, databases: list[FleetDataba
         instance=instance,
         database=copy,
         related=[f"{instance}/{database.name}" for database in databases],
-        candidates=[new, f"{new} ALTER DATABASE {bracketed(copy)} SET DISABLE_BROKER;"] if len(disabled) == 1 else [],
+        candidates=[new, f"{new} {broker_command(copy, 'DISABLE_BROKER')}"] if len(disabled) == 1 else [],
     )
 
 
@@ -134,7 +135,7 @@ def check_disabled_databases(context: CheckContext) -> Iterator[Problem]:
                 instance=instance,
                 database=database,
                 related=[f"service {quoted_name(service)}" for service in services[:10]],
-                candidates=[f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;"],
+                candidates=[broker_command(database)],
             )
 
 

@@ -201,7 +201,8 @@ _CONFIGURATION: Final = (
         name="delivery-off",
         severity="warning",
         title="Message delivery is disabled in a database that has services",
-        why="Messages sent by the database stay in its transmission queue, and its services are not found.",
+        why="Messages sent by the database stay in its transmission queue, and its services are not found. ENABLE_BROKER waits until nobody "
+        "uses the database, unless WITH ROLLBACK IMMEDIATE rolls back its open transactions.",
     ),
     Code(
         code="SSB022",

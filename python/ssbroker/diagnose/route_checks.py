@@ -15,6 +15,7 @@ import pyarrow as pa
 from ssbroker import schemas
 from ssbroker._text import bracketed, quantity, quoted_name, string_literal
 from ssbroker._well_known import CONFIGURATION_SERVICE
+from ssbroker.advice import broker_command
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import used_routes_before
 from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute, Tables
@@ -202,7 +203,7 @@ def _enable_broker_remedies(context: CheckContext, instance: str, service: str) 
     tables = context.tables[instance]
     for host in tables.hosts.get(service, ()):
         if not tables.databases[host].enabled and (instance, host) not in context.mirrored:
-            yield f"ALTER DATABASE {bracketed(host)} SET ENABLE_BROKER;"
+            yield broker_command(host)
 
 
 def _expiry_text(context: CheckContext, lifetime: datetime) -> str:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from ssbroker._text import bracketed, quantity, quoted_name, restore_spaces
 from ssbroker._well_known import CONFIGURATION_SERVICE
+from ssbroker.advice import broker_command
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute
 from ssbroker.diagnose.check_context import CheckContext
@@ -386,7 +387,7 @@ def _drop_remedies(context: CheckContext, instance: str, service: str, starts: l
         yield local_routes(instance, tables, MSDB, [service])
     for database in here:
         if not tables.databases[database].enabled and (instance, database) not in context.mirrored:
-            yield (Step(instance, f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;"),)
+            yield (Step(instance, broker_command(database)),)
     others = [each for each in context.enabled_hosts(service) if each[0] != instance]
     senders: list[tuple[str, FleetRoute]] = [
         (start.instance, route)
