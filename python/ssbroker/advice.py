@@ -21,7 +21,6 @@ from ssbroker._well_known import CONFIGURATION_SERVICE
 _LISTED_MAX: Final = 3
 _BROKER_ID_STEP: Final = 1
 """The step of the search that matches service name and broker id (R11)."""
-_ENABLE_FORWARDING: Final = "ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
 HOW_TO_STATE_ID: Final = (
     "in a script with the comment -- ssbroker: service_broker_guid=<id> at the end of the statement that creates or uses the "
     "database, or in the column service_broker_guid of databases.csv"
@@ -160,17 +159,17 @@ def _forwarding_disabled(details: dict[str, Any], table: dict[str, Any]) -> Iter
     picked = _chosen_route(table)
     loop = f"{_leads_back(table, picked)}, so the message would be dropped as a routing loop even with MESSAGE_FORWARDING enabled"
     if table["next_hop"] is None or not table["next_hop"]["is_this_instance"]:
-        yield Advice("If this instance should forward messages:", _ENABLE_FORWARDING)
+        yield Advice("If this instance should forward messages:", _enable_forwarding(details))
     elif _is_transport(picked):
         yield Advice(
             f"{loop}. Create a route to the next instance on the path, then enable forwarding:",
-            f"{_create_route(details, table['database'])} {_ENABLE_FORWARDING}",
+            f"{_create_route(details, table['database'])} {_enable_forwarding(details)}",
         )
     else:
         yield Advice(
             f"{loop}. Change the route to the address of the next instance on the path, then enable forwarding:",
             f"USE {bracketed(table['database'])}; ALTER ROUTE {bracketed(picked['name'])} WITH "
-            f"ADDRESS = N'TCP://<host>:4022'; {_ENABLE_FORWARDING}",
+            f"ADDRESS = N'TCP://<host>:4022'; {_enable_forwarding(details)}",
         )
     if _takes_precedence_over_local(picked):
         yield from _replace_by_local(details, table, "If the service is in this instance")
@@ -239,7 +238,7 @@ def _near_misses(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Adv
                 f"USE {bracketed(table['database'])}; ALTER ROUTE {bracketed(route['name'])} WITH {', '.join(clauses)};"
             )
             if needs_forwarding(details, table, route):
-                sentence, command = _with_forwarding(sentence, command)
+                sentence, command = _with_forwarding(details, sentence, command)
             yield Advice(f"{sentence}:", command)
 
 
@@ -348,12 +347,17 @@ def _create_service(details: dict[str, Any], holder: dict[str, Any] | None) -> I
 def _create_network_route(details: dict[str, Any], table: dict[str, Any], sentence: str) -> Advice:
     command = _create_route(details, table["database"])
     if needs_forwarding(details, table):
-        sentence, command = _with_forwarding(sentence, command)
+        sentence, command = _with_forwarding(details, sentence, command)
     return Advice(f"{sentence}:", command)
 
 
-def _with_forwarding(sentence: str, command: str) -> tuple[str, str]:
-    return f"{sentence}, and enable message forwarding in this instance", f"{command} {_ENABLE_FORWARDING}"
+def _with_forwarding(details: dict[str, Any], sentence: str, command: str) -> tuple[str, str]:
+    return f"{sentence}, and enable message forwarding in this instance", f"{command} {_enable_forwarding(details)}"
+
+
+def _enable_forwarding(details: dict[str, Any]) -> str:
+    endpoint = bracketed(details["endpoint"]) if "endpoint" in details else "<endpoint>"
+    return f"ALTER ENDPOINT {endpoint} FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
 
 
 def _route_to_local(details: dict[str, Any], sentence: str, command: str) -> Iterator[Advice]:

@@ -542,11 +542,13 @@ class Router:
             details = explain(to_service_name)
         except UnknownDatabaseError as error:
             raise with_similar_database(error, self._catalog) from None
+        endpoint = self._catalog.details.endpoint
         more = {
             "similar_names": self._find_similar_names(to_service_name, details, explain),
             "unstated_broker_ids": find_unstated_broker_ids(self._catalog, details),
         }
-        return Explanation(details | more | try_fixes(self._catalog, details, now_us))
+        known = {} if endpoint is None else {"endpoint": endpoint.name}
+        return Explanation(details | more | known | try_fixes(self._catalog, details, now_us))
 
     def _find_similar_names(
         self, to_service_name: str, details: dict[str, Any], explain: Callable[[str], dict[str, Any]]

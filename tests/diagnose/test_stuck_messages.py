@@ -648,6 +648,15 @@ def test_every_choice_between_equal_routes_is_followed(
     assert (row["end"], row["code"]) == (f"with another choice between equal routes: {end}", code)
 
 
+def test_the_remedy_names_the_database_of_the_status() -> None:
+    said = cause_of(
+        "An exception occurred while enqueueing a message. Error: 33009, State: 2. The database owner SID recorded in the master "
+        "database differs from the database owner SID recorded in database 'Stores'."
+    )
+    assert said is not None
+    assert said.remedy.startswith("ALTER AUTHORIZATION ON DATABASE::[Stores] TO sa")
+
+
 def test_a_port_is_no_error_number() -> None:
     said = cause_of("9748: the message is for another instance, at TCP://10.0.0.1:916, but no process serves this one")
     assert said is not None

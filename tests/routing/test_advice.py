@@ -227,6 +227,12 @@ def test_enabling_is_not_advised_if_the_broker_id_is_enabled_elsewhere(
             assert after.decision["outcome"] == "LOCAL", command
 
 
+def test_advice_names_the_endpoint_that_the_script_creates(tmp_path: Path) -> None:
+    for script, name in (("", "[Broker]"), ("DROP ENDPOINT Broker\nGO\n", "<endpoint>")):
+        explained = str(_explained(script, tmp_path, database=None))
+        assert f"ALTER ENDPOINT {name} FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);" in explained
+
+
 @pytest.mark.rule("I7")
 def test_advice_names_the_database_where_the_broker_id_is_enabled(tmp_path: Path) -> None:
     """ENABLE_BROKER would fail."""

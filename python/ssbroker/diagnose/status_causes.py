@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from ssbroker._text import bracketed
+
 
 class StatusCause(NamedTuple):
     """The likely cause of a status.
@@ -299,4 +301,12 @@ def cause_of(status: str | None) -> StatusCause | None:
     """
     if not status:
         return None
-    return next((each.cause for each in _PATTERNS if each.text.search(status)), None)
+    cause = next((each.cause for each in _PATTERNS if each.text.search(status)), None)
+    named = _NAMED_DATABASE.search(status)
+    if cause is None or named is None:
+        return cause
+    return cause._replace(remedy=cause.remedy.replace("<database>", bracketed(named["name"])))
+
+
+_NAMED_DATABASE: Final = re.compile(r"""\bdatabase (?P<quote>['"])(?P<name>.+?)(?P=quote)""")
+"""The database that a status names."""
