@@ -52,13 +52,11 @@ def _lines(trace: Trace) -> Iterator[str]:
     if trace.assumed_ids:
         yield ""
         yield f"Assumed: {assumption_text(trace.assumed_ids)}. {unstated_ids_text(locations_text(trace.assumed_ids))}"
-    if trace.delivered and trace.end.instance != trace.instance:
+    if trace.delivered and trace.end != origin_of(trace):
+        is_here = trace.end.instance == trace.instance
+        more = "TRUSTWORTHY of the databases" if is_here else "the certificates of a dialog with encryption"
         yield ""
-        yield NOT_TRACED
-
-
-NOT_TRACED: Final = "Not checked, because catalogs lack the information: whether the target permits SEND, and the certificates of a dialog with encryption."
-"""The last line of the text of a trace whose message is delivered in another instance."""
+        yield f"Not checked, because catalogs lack the information: whether the target permits SEND, and {more}."
 
 
 def assumption_text(databases: Iterable[tuple[str, str]]) -> str:
