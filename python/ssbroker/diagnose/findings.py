@@ -58,7 +58,8 @@ _CONFIGURATION: Final = (
         name="route-expired",
         severity="warning",
         title="A route has expired",
-        why="The route is still in the table but is ignored. SQL Server never deletes expired routes.",
+        why="The route is still in the table but is ignored. SQL Server never deletes expired routes. If the route is temporary, extend it: "
+        "ALTER ROUTE ... WITH LIFETIME = <seconds>. A remedy that creates the route again makes it permanent.",
     ),
     Code(
         code="SSB004",
@@ -66,7 +67,8 @@ _CONFIGURATION: Final = (
         severity="warning",
         title="A route is about to expire",
         why="After its lifetime the route is ignored: conversations that use it now will be delayed or will use another "
-        "route.",
+        "route. If the route is temporary, extend it: ALTER ROUTE ... WITH LIFETIME = <seconds>. A remedy that creates the route again "
+        "makes it permanent.",
     ),
     Code(
         code="SSB005",
