@@ -11,7 +11,7 @@ from functools import cached_property
 from ssbroker.ddl.system_objects import SYSTEM_DATABASES
 from ssbroker.diagnose.all_decisions import used_routes_of
 from ssbroker.diagnose.catalog_rows import FleetRoute, Tables
-from ssbroker.diagnose.fleet import LOOPBACK, Fleet
+from ssbroker.diagnose.fleet import LOOPBACK, Fleet, after_failover
 from ssbroker.diagnose.known_addresses import KnownAddresses
 from ssbroker.diagnose.remedies import TO_LOCAL, RouteDestination
 from ssbroker.diagnose.routing_graph import RoutingGraph
@@ -93,7 +93,7 @@ class CheckContext:
 
     def after_failover(self, replica: str) -> CheckContext:
         """Returns the context after a failover of the availability groups of a replica to this replica."""
-        fleet = self.fleet.after_failover(replica)
+        fleet = after_failover(self.fleet, replica)
         changed = frozenset(name for name, catalog in fleet.items() if catalog is not self.fleet[name])
         return replace(self, fleet=fleet, base=self, changed=changed)
 

@@ -236,18 +236,6 @@ class Fleet(Mapping[str, Catalog]):
             for number, name in enumerate(replicas)
         }
 
-    def after_failover(self, replica: str) -> Fleet:
-        """Returns the fleet after a failover: of the databases in the availability groups of a replica, only its own copies are enabled."""
-        changed = dict(self._instances)
-        for replicas in self._replicas.values():
-            if replica in replicas:
-                shared = set().union(
-                    *(_common_databases(changed[each], changed[replica]) for each in replicas if each != replica)
-                )
-                for name in replicas:
-                    changed[name] = _with_enabled(changed[name], shared, is_enabled=name == replica)
-        return Fleet(changed)
-
     def at(self, address: str, *, seen_from: str | None = None) -> str | None:
         """Returns the name of the instance at an address.
 
@@ -281,6 +269,18 @@ class Fleet(Mapping[str, Catalog]):
 
     def __repr__(self) -> str:
         return f"Fleet(instances={len(self)}, addresses={len(self._by_address)})"
+
+
+def after_failover(fleet: Fleet, replica: str) -> Fleet:
+    """Returns a fleet after a failover: of the databases in the availability groups of a replica, only its own copies are enabled."""
+    changed = dict(fleet)
+    for replicas in fleet._replicas.values():  # noqa: SLF001 - an object of this module
+        if replica in replicas:
+            others = [changed[name] for name in replicas if name != replica]
+            shared = set().union(*(_common_databases(other, changed[replica]) for other in others))
+            for name in replicas:
+                changed[name] = _with_enabled(changed[name], shared, is_enabled=name == replica)
+    return Fleet(changed)
 
 
 def how_to_state_address(address: str, *, instance: str = "NAME") -> str:
