@@ -541,6 +541,32 @@ def test_compare_one_catalog_at_two_times(folder: Path, run: Run) -> None:
     assert 'route expired: NORTH/Sales/route "Soon"' in found.out
 
 
+def test_compare_reports_a_route_that_expires_earlier(folder: Path, planned: Path, run: Run, tmp_path: Path) -> None:
+    limited = shutil.copytree(planned, tmp_path / "limited")
+    script = (limited / "SOUTH.sql").read_text()
+    (limited / "SOUTH.sql").write_text(script.replace("ADDRESS =", "LIFETIME = 86400, ADDRESS ="))
+    page = tmp_path / "changes.html"
+    found = run("compare", "--fleet", planned, limited, "--html", page)
+    assert found.status == 1
+    assert re.search(r'Expires earlier: SOUTH/Stores/route "Back" expires on .* UTC instead of never\n', found.out)
+    assert "No conversation changes." in found.out
+    assert "Expires earlier: SOUTH/Stores/route" in page.read_text()
+    assert run("compare", "--fleet", limited, limited).status == 0
+    assert run("compare", "--fleet", limited, planned).status == 0
+    shorter = shutil.copytree(limited, tmp_path / "shorter")
+    (shorter / "SOUTH.sql").write_text((limited / "SOUTH.sql").read_text().replace("86400", "3600"))
+    as_json = json.loads(run("compare", "--fleet", limited, shorter, "--json").out)
+    assert len(as_json["earlier_expiries"]) == 1
+
+
+def test_compare_shows_mirror_addresses(run: Run, tmp_path: Path) -> None:
+    route = "USE Sales; CREATE ROUTE R WITH SERVICE_NAME = N'//Stock', BROKER_INSTANCE = N'570c4000-0000-4000-8000-000000000003', ADDRESS = N'TCP://a:4022'"
+    for name, mirror in (("one", ""), ("two", ", MIRROR_ADDRESS = N'TCP://m1:4022'")):
+        (tmp_path / f"{name}.sql").write_text(f"{route}{mirror};")
+    found = run("compare", tmp_path / "one.sql", tmp_path / "two.sql")
+    assert "REMOTE TCP://a:4022 -> REMOTE TCP://a:4022, mirror TCP://m1:4022" in found.out
+
+
 def test_compare_counts_lifetimes_from_now_whatever_its_times(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "net.sql"
     script.write_text(

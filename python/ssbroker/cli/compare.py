@@ -101,7 +101,7 @@ def compare(
 
     The states of endpoints and queues, and the contracts of services, count only for this list; if they differ, the output says so.
 
-    Exit status: 0 if nothing changes, 1 if anything changes, 2 if an option or an input is invalid.
+    Exit status: 0 if nothing changes, 1 if anything changes or a route expires earlier, 2 if an option or an input is invalid.
     """
     from ssbroker.cli.input_files import expand_patterns  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import (  # noqa: PLC0415 - the same
@@ -200,7 +200,7 @@ def print_comparison(
     from ssbroker.diagnose.compare import not_compared_text, traffic_text  # noqa: PLC0415 - keeps --help fast
 
     has_traffic = comparison.conversations is not None
-    if comparison:
+    if comparison.changes:
         causes = comparison.causes.to_pylist()
         console.print(_causes_table(causes[:_SHOWN_ROWS_MAX], has_traffic=has_traffic), crop=False)
         _print_omitted(len(causes), console)
@@ -209,14 +209,16 @@ def print_comparison(
             _print_change(change, console)
         _print_omitted(len(comparison.changes), console)
         line("")
-    if ends is not None and (ends.num_rows or comparison):
+    if ends is not None and (ends.num_rows or comparison.changes):
         _print_ends(ends.to_pylist(), console)
         line("")
     load = comparison.load.to_pylist()
-    if load and comparison:
+    if load and comparison.changes:
         console.print(_load_table(load[:_SHOWN_ROWS_MAX]), crop=False)
         _print_omitted(len(load), console)
         line("")
+    for each in comparison.earlier_expiries:
+        line(f"Expires earlier: {each}")
     for expiry in next_expiries:
         line(f"Next expiry: {expiry.moment:%Y-%m-%d %H:%M:%S} UTC, {', '.join(expiry.routes)}")
     if has_traffic:
@@ -224,7 +226,7 @@ def print_comparison(
     else:
         has_ends = ends is not None and ends.num_rows
         nothing = "No routing decision changes." if has_ends else "No conversation changes."
-        line(f"{count_of(len(comparison.changes), 'change')}." if comparison else nothing)
+        line(f"{count_of(len(comparison.changes), 'change')}." if comparison.changes else nothing)
     if comparison.not_compared:
         line(not_compared_text(comparison))
 

@@ -56,6 +56,12 @@ class Differences:
         }
         self._instance_causes: Final = list(_compare_instances(before, after))
 
+    @property
+    def common_routes(self) -> Iterator[tuple[RouteKey, FleetRoute, FleetRoute]]:
+        """The routes that both catalogs have, with their keys."""
+        before, after = self._routes_by_key
+        return ((key, before[key], after[key]) for key in before if key in after)
+
     def route(self, pair: DecisionPair, which: Literal[0, 1]) -> RouteKey | None:
         """Returns the key of the route that is used before (0) or after (1) the change. Unlike route ids, keys are the same in both catalogs."""
         used = used_route(self._routes_by_id[which], pair.database, pair.service, (pair.before, pair.after)[which])

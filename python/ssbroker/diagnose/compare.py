@@ -6,7 +6,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from operator import add
 from typing import Any, Final, Literal, NamedTuple
@@ -21,6 +21,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_tabl
 from ssbroker._text import quantity, quoted_name
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision
+from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.change_causes import Cause, Differences, RouteKey
 from ssbroker.diagnose.decision_pairs import ConversationClass, DecisionPair, classes, count_pairs
 from ssbroker.diagnose.fleet import Fleet
@@ -110,7 +111,7 @@ class Change:
 
 
 class Comparison:
-    """The changes between two catalogs or fleets, and their causes. As a bool, it is True if there are changes.
+    """The changes between two catalogs or fleets, and their causes. As a bool, it is True if there are changes, or routes that expire earlier.
 
     Args:
         changes: The changes.
@@ -118,6 +119,7 @@ class Comparison:
         destinations: The number of conversations before and after, by instance, service and destination, such as
             `REMOTE TCP://orders:4022`.
         not_compared: Differences that are not compared, because they are not part of routing.
+        earlier_expiries: Routes of both sides that expire earlier after the change.
     """
 
     def __init__(
@@ -127,16 +129,19 @@ class Comparison:
         conversations: int | None,
         destinations: dict[tuple[str, str, str], list[int]],
         not_compared: Sequence[str] = (),
+        earlier_expiries: Sequence[str] = (),
     ) -> None:
-        self.changes: Final = tuple(sorted(changes, key=lambda change: -(change.conversations or 0)))
+        self.changes: Final = tuple(sorted(changes, key=_order))
         self.conversations: Final = conversations
         self.not_compared: Final = tuple(not_compared)
         """Differences that are not compared, because they are not part of routing, such as `the state of the endpoint`."""
+        self.earlier_expiries: Final = tuple(earlier_expiries)
+        """Routes of both sides that expire earlier after the change, with both times."""
         self.destinations: Final = destinations
         """The number of conversations before and after, by instance, service and destination, such as `REMOTE TCP://orders:4022`."""
 
     def __bool__(self) -> bool:
-        return bool(self.changes)
+        return bool(self.changes or self.earlier_expiries)
 
     @property
     def changed_conversations(self) -> int | None:
@@ -192,7 +197,7 @@ class Comparison:
         return pa.Table.from_pylist(rows, schema=LOAD)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the comparison as a dict that `json.dumps` accepts: `conversations`, `changed_conversations`, `causes`, `changes`, `load` and `not_compared`."""
+        """Returns the comparison as a dict that `json.dumps` accepts: `conversations`, `changed_conversations`, `causes`, `changes`, `load`, `not_compared` and `earlier_expiries`."""
         return {
             "conversations": self.conversations,
             "changed_conversations": self.changed_conversations,
@@ -200,6 +205,7 @@ class Comparison:
             "changes": self.table.to_pylist(),
             "load": self.load.to_pylist(),
             "not_compared": list(self.not_compared),
+            "earlier_expiries": list(self.earlier_expiries),
         }
 
     def __repr__(self) -> str:
@@ -212,7 +218,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         not_compared = [notebook.preformatted(not_compared_text(self))] if self.not_compared else []
-        if not self:
+        not_compared += [notebook.preformatted(each) for each in self.earlier_expiries]
+        if not self.changes:
             return notebook.section("No changes", *not_compared)
         title = quantity(len(self.changes), "change")
         if self.conversations is not None:
@@ -220,6 +227,11 @@ class Comparison:
         columns = ("instance", "database", "service", "before", "after", "cause", "object", "conversations")
         shown = columns if self.conversations is not None else columns[:-1]
         return notebook.section(title, notebook.table(self.table, columns=shown), *not_compared)
+
+
+def _order(change: Change) -> tuple[int, bool, bool]:
+    """Returns the sort key of a change: the most conversations first, then other outcomes; conversations that start in msdb, where few do, come last."""
+    return -(change.conversations or 0), change.database == MSDB, change.kind != "outcome"
 
 
 def traffic_text(comparison: Comparison, *, is_fleet: bool) -> str:
@@ -390,7 +402,13 @@ def compare(
         for instance, pair in pairs.items()
         for change in _compare_classes(instance, *pair, moments=moments, pending_request=pending_request)
     ]
-    return Comparison(changes, conversations=None, destinations={}, not_compared=_not_compared(pairs))
+    return Comparison(
+        changes,
+        conversations=None,
+        destinations={},
+        not_compared=_not_compared(pairs),
+        earlier_expiries=list(_earlier_expiries(pairs, moments)),
+    )
 
 
 class Comparer:
@@ -491,6 +509,30 @@ def _not_compared(catalogs: dict[str, tuple[Catalog, Catalog]]) -> list[str]:
     return [f"{subject} (in {', '.join(instances)})" for subject, instances in different.items()]
 
 
+_LOADED_APART: Final = timedelta(minutes=1)
+"""A script with LIFETIME that is loaded twice has times of expiry that differ by less than this time."""
+
+
+def _earlier_expiries(
+    catalogs: dict[str, tuple[Catalog, Catalog]], moments: tuple[datetime, datetime]
+) -> Iterator[str]:
+    """Yields the live routes of both sides that expire earlier after the change."""
+    for instance, (before, after) in catalogs.items():
+        if before is after or after.routes["lifetime"].null_count == after.routes.num_rows:
+            continue
+        differences = Differences(before, after, before_at=moments[0], after_at=moments[1])
+        for key, old, new in differences.common_routes:
+            if new.lifetime is None or not (old.is_live(moments[0]) and new.is_live(moments[1])):
+                continue
+            if old.lifetime is None or new.lifetime < old.lifetime - _LOADED_APART:
+                was = "never" if old.lifetime is None else _time(old.lifetime)
+                yield f"{instance}/{_route_label(key)} expires on {_time(new.lifetime)} instead of {was}"
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
 def _endpoint_state(catalog: Catalog) -> str | None:
     """Returns the state of the endpoint: empty if there is no endpoint, None if unknown."""
     details = catalog.details
@@ -518,7 +560,11 @@ def from_counts(
                 changes.append(_change_of_pair(instance, pair, routes, differences, conversations=number))
     total = sum(sum(pairs.values()) for pairs in counts.values())
     return Comparison(
-        changes, conversations=total, destinations=dict(destinations), not_compared=_not_compared(catalogs)
+        changes,
+        conversations=total,
+        destinations=dict(destinations),
+        not_compared=_not_compared(catalogs),
+        earlier_expiries=list(_earlier_expiries(catalogs, moments)),
     )
 
 
@@ -532,8 +578,8 @@ def _change_of_pair(
         broker_ids=None,
         kind=change_kind(pair.before, pair.after),
         **cause_fields(differences.cause(pair, routes)),
-        before=str(pair.before),
-        after=str(pair.after),
+        before=_decision_text(pair.before),
+        after=_decision_text(pair.after),
         route_before=_route_label(routes[0]),
         route_after=_route_label(routes[1]),
         conversations=conversations,
@@ -543,6 +589,10 @@ def _change_of_pair(
 def _comparable(side: PossibleDecision, route: RouteKey | None) -> tuple[PossibleDecision, RouteKey | None]:
     """Returns a decision with the key of its route instead of the route id."""
     return side._replace(route_id=None), route
+
+
+def _decision_text(side: PossibleDecision) -> str:
+    return str(side) if side.mirror is None else f"{side}, mirror {side.mirror}"
 
 
 def _route_label(route: RouteKey | None) -> str | None:
@@ -604,7 +654,7 @@ def _change_of_class(instance: str, each: ConversationClass, differences: Differ
     routes = [route for _, route in (*removed, *added)]
     first = (removed or list(ends[0]))[0][0], (added or list(ends[1]))[0][0]
     # Compared in any order, because the decisions of a tie have no order.
-    texts = [" | ".join(sorted({str(side) for side, _ in found})) for found in ends]
+    texts = [" | ".join(sorted({_decision_text(side) for side, _ in found})) for found in ends]
     route_labels = [
         " | ".join(sorted({text for _, route in found if (text := _route_label(route)) is not None})) for found in ends
     ]

@@ -383,7 +383,8 @@ def _changes(comparison: Comparison, ends: pa.Table | None) -> str:
         rows = ends.slice(length=_SHOWN_MAX).to_pylist()
         table = f"{_table(_shown_columns(ends.column_names, rows), rows)}{_omitted_count(ends.num_rows)}"
         parts.append(f"<h3>Conversations that end elsewhere</h3>{table}")
-    if not comparison:
+    parts += [f"<p>Expires earlier: {escaped(each)}</p>" for each in comparison.earlier_expiries]
+    if not comparison.changes:
         nothing = "No routing decision changes." if ends is not None and ends.num_rows else "No changes."
         return "".join([f"<p>{nothing}</p>", *parts])
     if comparison.conversations is not None:

@@ -77,8 +77,13 @@ def reachability_changes(
         RoutingGraph(with_assumed_ids(Fleet.of(fleet)).fleet, now=now, pending_request=pending_request)
         for fleet, now in zip((before, after), compared_times(at=at, before_at=before_at), strict=True)
     ]
-    rows = sorted(_changes(*map(ReachabilitySets, graphs)), key=lambda row: _EFFECTS.index(row["effect"]))
+    rows = sorted(_changes(*map(ReachabilitySets, graphs)), key=_order)
     return pa.Table.from_pylist(rows, schema=REACHABILITY_CHANGES)
+
+
+def _order(row: dict[str, Any]) -> tuple[int, bool]:
+    """Returns the sort key of a row; conversations that a service without a contract refused before come last, because nobody starts them."""
+    return _EFFECTS.index(row["effect"]), row["before"].startswith("REFUSED")
 
 
 def _changes(before: ReachabilitySets, after: ReachabilitySets) -> Iterator[dict[str, Any]]:
