@@ -288,7 +288,7 @@ def _matrix(fleet: Fleet, now: datetime) -> str:
     if _matrix_size(fleet) > _COMPUTED_MAX:
         return "<p>The matrix is too large for this page; <code>ssbroker.diagnose.reachability</code> returns the matrix as a table.</p>"
     rows: defaultdict[str, defaultdict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    graph = RoutingGraph(with_assumed_ids(fleet), now=now)
+    graph = RoutingGraph(with_assumed_ids(fleet).fleet, now=now)
     returns = ReturnPaths(graph)
     for row in matrix(graph, sorted(all_services(graph))).to_pylist():
         row["shown"] = row["outcome"]
