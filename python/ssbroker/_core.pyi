@@ -511,7 +511,7 @@ class WriteLock:
         """Whether a thread waits for the lock."""
 
     def stop_waiting(self, signal: object, /) -> bool:
-        """Removes a thread from the waiting threads; returns whether the thread had already got the lock."""
+        """Removes a thread from the waiting threads, if it is one of them; returns whether it has acquired the lock with this signal."""
 
     def share(self, shared: SharedMemory, /) -> None:
         """Records the holder of the file's lock in shared memory, for other processes."""
@@ -521,9 +521,6 @@ class WriteLock:
 
     def release(self) -> None:
         """Hands the lock to the thread that has waited longest."""
-
-    def keep_connection(self, connection: object, /) -> bool:
-        """Keeps a connection with the lock, unless a connection is already kept or keeping is not allowed; returns whether it was kept."""
 
     def take_idle_connection(self) -> Any:
         """Removes and returns the connection that is kept with the lock; None if there is no connection or it is in use."""
@@ -719,11 +716,12 @@ class Session:
             FileNotFoundError: The transaction has committed, but the file is no longer at its path.
         """
 
-    def release(self) -> bool:
-        """Keeps the connection, on which nothing may be open, with the lock, and releases the lock; returns False if the lock cannot keep it."""
+    def release(self, is_reusable: bool, /) -> None:
+        """Gives up the connection and releases the lock, which keeps the connection if `is_reusable` and the file is open; otherwise closes it.
 
-    def detach(self) -> Any:
-        """Returns the connection to Python, which must close everything that is open on it; the lock is still held."""
+        Args:
+            is_reusable: Whether nothing is open on the connection: no transaction, statement or cursor.
+        """
 
     def end(self) -> None:
         """Leaves the block."""

@@ -313,6 +313,24 @@ def test_a_lease_can_be_extended(sales: Database, clock: Clock) -> None:
             pytest.fail("two jobs have committed")
 
 
+@pytest.mark.parametrize("end", [Job.fail, Job._give_back])
+def test_a_job_that_ends_while_another_thread_extends_it_stays_over(
+    instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch, end: Callable[[Job], None]
+) -> None:
+    """Otherwise its messages would be hidden again."""
+    send(sales, b"one")
+
+    def end_first(seconds: float, **_options: object) -> float:
+        end(job)
+        return seconds
+
+    with take(sales) as job, monkeypatch.context() as patched:
+        patched.setattr("ssbroker.broker.job.duration_seconds", end_first)
+        with pytest.raises(BrokerError, match="the job has ended"):
+            job.extend(600)
+    assert [state for state, *_ in leases(instance)] == ["READY"]
+
+
 @pytest.mark.parametrize("jump", [-timedelta(days=400), timedelta(days=400)])
 def test_a_clock_that_jumps_neither_blocks_a_group_nor_repeats_effects(
     sales: Database, clock: Clock, jump: timedelta

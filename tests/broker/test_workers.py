@@ -445,6 +445,16 @@ def test_a_heartbeat_ends_with_the_job(instance: Instance, end: Callable[[Job], 
     assert leases(instance) in (["READY"], ["WAITING"])
 
 
+def test_a_heartbeat_ends_if_the_job_is_deleted_before_its_end(queue: WorkQueue) -> None:
+    """As after an interrupt of its `__exit__`; otherwise the lease would not end before the process."""
+    queue.put(b"one")
+    job = queue.take(lease=0.05, heartbeat=True).__enter__()
+    assert job
+    assert heartbeats()
+    del job
+    wait_until(lambda: not heartbeats())
+
+
 def test_a_heartbeat_does_not_extend_a_lost_lease(instance: Instance, queue: WorkQueue) -> None:
     queue.put(b"one")
     with pytest.raises(BrokerError, match="is lost"), queue.take(lease=0.05, heartbeat=True):

@@ -88,6 +88,18 @@ def test_a_pool_thread_waits_for_a_transaction_of_another_thread(tmp_path: Path)
         assert count(file) == 2
 
 
+def test_a_timeout_does_not_release_the_lock_of_another_session_of_the_same_holder(file: DatabaseFile) -> None:
+    """Two generators of one thread are the same holder."""
+    first, second = file.session(holder=1), file.session(holder=1)
+    first.begin().execute(INSERT, (1,))
+    with pytest.raises(LockTimeoutError):
+        second.begin()
+    holders = [file.write_lock.holder]
+    first.commit()
+    holders.append(file.write_lock.holder)
+    assert (holders, count(file)) == ([1, None], 1)
+
+
 def test_a_session_waits_for_other_processes(file: DatabaseFile) -> None:
     """Other openers of the file have their own locks; here two in one process, which SQLite treats alike."""
     other = DatabaseFile.open(file.path, MIGRATIONS, lock_timeout=0.05)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from ssbroker.store.write_lock import WriteLock
+from tests.interruption import interruptions
 
 
 class Interrupted(BaseException):
@@ -88,6 +89,27 @@ def test_an_interrupted_thread_blocks_no_other() -> None:
         signal.signal(signal.SIGUSR1, before)
     lock.release()
     assert lock.acquire(timeout=0)
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_a_request_that_is_interrupted_anywhere_blocks_no_other(
+    is_released: bool,  # noqa: FBT001  # pytest gives it by name
+) -> None:
+    """Whether the holder keeps the lock, or releases it just before the interrupt and so may hand it over."""
+    lock, holder = WriteLock(), 1
+
+    def ask() -> None:
+        lock.try_acquire(holder)
+        assert not lock.acquire(timeout=0.0)
+
+    places = []
+    for interruption in interruptions(ask, lock.release if is_released else lambda: None):
+        places.append(interruption.where)
+        if not is_released:
+            assert lock.holder == holder
+            lock.release()
+        assert (lock.holder, lock.waiting) == (None, 0)
+    assert any("acquire_or_enqueue" in str(each) for each in places)
 
 
 def test_no_signal_handler_runs_between_hand_over_and_wake_up() -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Protocol, Self
+from weakref import ref
 
 from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.commit_signals import CommitSignals
@@ -254,7 +255,8 @@ class DatabaseContext:
         file: The database file.
         commit_signals: Wakes threads that wait for commits, such as receivers.
         session: Returns a session: a transaction of this thread that has not started, and that announces its commit natively if possible.
-        holders_in_transactions: The threads and generators that are in a transaction block, listed once for each block.
+        holders_in_transactions: The thread or generator of each transaction block. A block that an interrupt has kept from ending is
+            removed when its transaction is deleted.
         drained_version: The version of the objects at which no message was waiting to enter a queue that is enabled (P34); None if unknown.
     """
 
@@ -270,7 +272,7 @@ class DatabaseContext:
             self.commit_signals.share(shared)
         announcer = (instance.counters.fast_path, self.commit_signals, SYSTEM_QUEUE_ID)
         self.session: Final = partial(file.session, SessionContext(file.write_lock, announcer))
-        self.holders_in_transactions: Final[list[int]] = []
+        self.holders_in_transactions: Final[dict[ref[Any], int]] = {}
         self.drained_version: int | None = None
         self.public: Any = None
         self._is_removed = False

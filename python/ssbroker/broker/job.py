@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
+from weakref import WeakMethod
 
 from ssbroker._arguments import EPOCH, boolean, duration_seconds, integer_argument, is_utf8_text, timeout_seconds
 from ssbroker._text import count_of
@@ -75,6 +76,7 @@ class Job:
     """
 
     __slots__ = (
+        "__weakref__",
         "_context",
         "_has_entered",
         "_has_heartbeat",
@@ -90,6 +92,7 @@ class Job:
         "_retry_after",
         "_span",
         "_timeout",
+        "_transaction",
     )
 
     def __init__(
@@ -122,20 +125,32 @@ class Job:
         self._span: AbstractContextManager[JobOutcome] | None = None
         self._outcome: JobOutcome | None = None
         self._messages: tuple[Message, ...] = ()
+        self._transaction: Transaction | None = None
 
     def __enter__(self) -> Self:
         deadline = self._begin()
-        claimed = self._claim()
-        while claimed is None and self._wait_until(deadline).wait():
+        try:
             claimed = self._claim()
-        self._start(claimed)
+            while claimed is None and self._wait_until(deadline).wait():
+                claimed = self._claim()
+            self._start(claimed)
+        except SsbrokerError:  # nothing was claimed
+            raise
+        except BaseException:  # an interrupt, or no system thread is available; __exit__ will not be called
+            self._give_back()
+            raise
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._ended_span(error):
-            self._end(error)
+        try:
+            with self._ended_span(error):
+                self._end(error)
+        except BaseException:
+            if not self._is_over:  # an interrupt came before `_end`
+                self._give_back()
+            raise
 
     def _end(self, error: BaseException | None) -> None:
         if self._is_over:
@@ -173,7 +188,11 @@ class Job:
         claimed = await async_calls.acquire(self._claim, undo=self._return_claim)
         while claimed is None and await async_calls.wait(self._wait_until(deadline)):
             claimed = await async_calls.acquire(self._claim, undo=self._return_claim)
-        self._start(claimed)
+        try:
+            self._start(claimed)
+        except BaseException:  # no system thread is available; __aexit__ will not be called
+            self._give_back()
+            raise
         return self
 
     async def __aexit__(
@@ -404,9 +423,13 @@ class Job:
             raise OptionError(f"reason: expected a string that can be encoded as UTF-8, got {reason!r:.80}")
         reason = reason if reason.strip() else _JOB_FAILED
         retry_after = self._retry_microseconds()
-        with database_transaction(self._context) as work:
-            leasing.fail_for_good(work, self._held_lease(), reason, retry_after=retry_after)
-            self._stop_heartbeat()  # before the commit: the heartbeat could extend the lease afterwards
+        try:
+            with database_transaction(self._context) as work:
+                leasing.fail_for_good(work, self._held_lease(), reason, retry_after=retry_after)
+                self._is_over = True  # before the commit: another thread could extend the lease afterwards
+        except BaseException:
+            self._is_over = False
+            raise
         self._ended_with("fail", reason)
 
     async def afail(self, reason: str = _JOB_FAILED) -> None:
@@ -435,12 +458,17 @@ class Job:
         """
         await async_calls.complete(partial(self.fail, reason))
 
-    def _extend(self, microseconds: int, heartbeat: LeaseHeartbeat | None = None) -> None:
+    def _extend(self, microseconds: int, *, is_heartbeat: bool = False) -> None:
         with database_transaction(self._context) as work:
-            if heartbeat is not None and heartbeat.is_stopped:  # while this thread waited for the lock
+            # The job may have ended while this thread waited for the lock.
+            if is_heartbeat and self._is_over:
                 return
+            self._check()
             extended = leasing.extend(work, self._held_lease(), microseconds=microseconds)
         self._lease = extended
+
+    def _extend_by_heartbeat(self) -> None:
+        self._extend(self._options[1], is_heartbeat=True)
 
     def _begin(self) -> float | None:
         """Begins the block; returns the time until which to wait for messages."""
@@ -453,12 +481,21 @@ class Job:
         if self._context.instance.has_stopped_workers:
             return None
         top, lease = self._options
-        return leasing.claim(self._context, self._queue, top=top, microseconds=lease, is_work_queue=self._is_work_queue)
+        return leasing.claim(
+            self._context,
+            self._queue,
+            top=top,
+            microseconds=lease,
+            is_work_queue=self._is_work_queue,
+            before_commit=self._set_lease,
+        )
+
+    def _set_lease(self, lease: Lease) -> None:
+        self._lease = lease
 
     def _return_claim(self, claimed: Claim | None) -> None:
         """Returns the messages of a claim to the queue, because the task was cancelled before it got them."""
         if claimed is not None:
-            self._lease = claimed.lease
             self._give_back()
 
     def _wait_until(self, deadline: float | None) -> ReceiveWait:
@@ -467,20 +504,17 @@ class Job:
     def _start(self, claimed: Claim | None) -> None:
         if claimed is None:
             return
-        self._lease = claimed.lease
         self._is_over = False
-        try:
-            self._start_heartbeat()
-            self._messages = tuple(map(Message, claimed.messages))
-            self._start_span(attempt=claimed.lease.attempts)
-        except BaseException:  # an interrupt, or no system thread is available; __exit__ will not be called
-            self._give_back()
-            raise
+        self._start_heartbeat()
+        self._messages = tuple(map(Message, claimed.messages))
+        self._start_span(attempt=claimed.lease.attempts)
 
     def _start_heartbeat(self) -> None:
         if self._has_heartbeat:
             _, lease = self._options
-            self._heartbeat = LeaseHeartbeat(self._context, partial(self._extend, lease), seconds=lease / SECOND)
+            self._heartbeat = LeaseHeartbeat(
+                self._context, WeakMethod(self._extend_by_heartbeat), seconds=lease / SECOND
+            )
             self._heartbeat.start()
 
     def _start_span(self, *, attempt: int) -> None:
@@ -503,7 +537,19 @@ class Job:
 
     def _give_back(self, error: BaseException | None = None) -> None:
         """Ends the lease if this job still has it, and counts an error as a failure. If that fails, it is only logged: the caller raises its own error."""
+        if self._lease is None:
+            return
+        try:
+            self._release(error)
+        except BaseException:  # an interrupt may have kept it from committing
+            self._release(error)
+            raise
+
+    def _release(self, error: BaseException | None) -> None:
         self._ended_with("give back")
+        transaction, self._transaction = self._transaction, None
+        if transaction is not None:  # an interrupt came before its end
+            transaction._abandon()  # noqa: SLF001
         # An interrupt, or the end of the program, says nothing about the messages.
         failed_with = error if isinstance(error, Exception) else None
         retry_after = 0 if failed_with is None else self._retry_microseconds()
@@ -570,8 +616,8 @@ class _JobWait(ReceiveWait):
 
     def wait(self) -> bool:
         instance = self._database.instance
-        instance.waiting_jobs.add(self)
         try:
+            instance.waiting_jobs.add(self)
             return not instance.has_stopped_workers and super().wait()
         finally:
             instance.waiting_jobs.discard(self)
@@ -589,6 +635,7 @@ class _JobTransaction(Transaction):
     def __enter__(self) -> Self:
         self._job._check()  # noqa: SLF001  # a part of the job
         super().__enter__()
+        self._job._transaction = self  # noqa: SLF001
         try:
             with work_of(self) as work:
                 self._job._acknowledge(work)  # noqa: SLF001
@@ -597,17 +644,16 @@ class _JobTransaction(Transaction):
             raise
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _finish(self, error: BaseException | None) -> None:
         if error is None:
             try:
                 with work_of(self) as work:  # at the end, so that the block can use the conversations
                     work_queue_conversations.end_with_job(work, self._job.messages)
             except BaseException as failure:
-                super().__exit__(type(failure), failure, failure.__traceback__)
+                super()._finish(failure)
                 raise
-        super().__exit__(exc_type, error, trace)
+        super()._finish(error)
+        self._job._transaction = None  # noqa: SLF001
         if error is None:
             self._job._ended_with("acknowledge")  # noqa: SLF001
         elif isinstance(error, LeaseLostError):

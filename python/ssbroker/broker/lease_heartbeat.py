@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakMethod
 
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.exceptions import LeaseLostError, SsbrokerError
@@ -16,28 +17,21 @@ _RETRIES_PER_EXTENSION: Final = 4
 class LeaseHeartbeat:
     """A thread that extends a lease each time that a third of its duration has passed, until `stop`.
 
-    It survives failures, such as lock timeouts, and ends when the lease is lost. When the process is killed, the thread ends
-    too, so that the lease is no longer extended and ends.
+    It survives failures, such as lock timeouts, and ends when the job has ended or has lost its lease. The thread also ends if the job is
+    deleted, because an interrupt has kept it from ending, or if the process is killed; then nobody extends the lease, and it ends.
 
     Args:
         database: The database of the queue.
-        extend: Extends the lease, unless the heartbeat is stopped; raises `LeaseLostError` if another receiver has the messages.
+        extend: The method of the job that extends the lease; raises `LeaseLostError` if another receiver has the messages.
         seconds: The duration of the lease.
     """
 
-    def __init__(
-        self, database: DatabaseContext, extend: Callable[[LeaseHeartbeat], object], *, seconds: float
-    ) -> None:
+    def __init__(self, database: DatabaseContext, extend: WeakMethod[Callable[[], object]], *, seconds: float) -> None:
         self._database: Final = database
         self._extend: Final = extend
         self._interval: Final = seconds / _EXTENSIONS_PER_LEASE
         self._stopped: Final = threading.Event()
         self._thread: Final = threading.Thread(target=self._run, name="ssbroker lease heartbeat", daemon=True)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the lease must not be extended any more."""
-        return self._stopped.is_set()
 
     def start(self) -> None:
         """Starts the thread."""
@@ -51,7 +45,8 @@ class LeaseHeartbeat:
         wait = self._interval
         while not self._stopped.wait(wait):
             try:
-                self._extend(self)
+                if not self._extend_unless_deleted():
+                    return
                 wait = self._interval
             except LeaseLostError:  # the job gets this error, too
                 return
@@ -60,3 +55,9 @@ class LeaseHeartbeat:
                     return
                 wait = self._interval / _RETRIES_PER_EXTENSION
                 log_failure(self._database, "the lease of a job could not be extended; trying again", error)
+
+    def _extend_unless_deleted(self) -> bool:
+        extend = self._extend()
+        if extend is not None:
+            extend()
+        return extend is not None

@@ -63,12 +63,9 @@ class ReadTransaction:
 def _read(context: DatabaseContext) -> Iterator[Connection]:
     with context.file.read(is_internal=False) as connection:
         context.objects(connection)  # begins the snapshot, and raises if the database is no longer attached
-        connection.pragma("query_only", True)
         guard = ReadOnlyGuard(connection, check=context.file.check_fork)
+        guard.start()
         try:
             yield connection
         finally:
-            if guard.reclaim():
-                connection.pragma("query_only", False)
-            else:
-                connection.close(force=True)
+            guard.reclaim()

@@ -49,7 +49,12 @@ class ConnectionGuard:
         self._connection: Final = connection
         self._cursors: Final[WeakSet[Cursor | Connection]] = WeakSet()
         self._has_session_changes = False
-        connection.exec_trace = self._check_statement
+        self._has_ended = False
+
+    def start(self) -> None:
+        """Starts the guard. Until `reclaim` has succeeded, nobody else uses the connection."""
+        self._connection.is_exposed, self._connection.is_reusable = True, False
+        self._connection.exec_trace = self._check_statement
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -60,15 +65,20 @@ class ConnectionGuard:
         try:
             yield
         finally:
-            restore_settings(self._connection, settings)
+            if not self._has_ended:  # an interrupt can end the transaction first
+                restore_settings(self._connection, settings)
 
-    def reclaim(self) -> bool:
-        """Ends the guard and closes open cursors, which could block the commit; returns whether the connection can be reused."""
-        if not remove_hooks(self._connection):
-            return False
-        for cursor in list(self._cursors):
-            cursor.close(force=True)
-        return not self._has_session_changes
+    def reclaim(self) -> None:
+        """Ends the guard and closes open cursors, which could block the commit. May be called again after an interrupt."""
+        self._has_ended = True
+        if remove_hooks(self._connection):
+            for cursor in list(self._cursors):
+                cursor.close(force=True)
+            self._undo()
+            self._connection.is_reusable = not self._has_session_changes
+
+    def _undo(self) -> None:
+        """Undoes what `start` has changed for the duration of the guard."""
 
     def _check_statement(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
         found = _TRANSACTION_STATEMENT.match(sql)
@@ -112,6 +122,15 @@ class ReadOnlyGuard(ConnectionGuard):
     def __init__(self, connection: Connection, *, check: Callable[[], None]) -> None:
         self._check: Final = check
         super().__init__(connection)
+
+    def start(self) -> None:
+        """Starts the guard, as that of other connections."""
+        self._connection.is_reusable = False
+        self._connection.pragma("query_only", True)
+        super().start()
+
+    def _undo(self) -> None:
+        self._connection.pragma("query_only", False)
 
     def _check_statement(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
         self._check()

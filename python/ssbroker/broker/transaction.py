@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from threading import get_ident
 from types import TracebackType
-from typing import Final, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
+from weakref import ref
 
 import pyarrow as pa
 
@@ -69,10 +70,10 @@ class Transaction:
 
     __slots__ = (
         "__weakref__",
+        "_block",
         "_context",
         "_effects",
         "_guard",
-        "_has_entered",
         "_holder",
         "_is_broken",
         "_session",
@@ -88,21 +89,30 @@ class Transaction:
         self._work: Work | None = None
         self._guard: ConnectionGuard | None = None
         self._is_broken = False
-        self._has_entered = False
+        self._block: ref[Any] | None = None
         self._task: int | None = None
 
     def __enter__(self) -> Self:
         if not self._session.open():
             raise BrokerError("a transaction can be entered only once; start another with database.transaction()")
-        self._has_entered = True
-        self._context.holders_in_transactions.append(self._holder)
+        holders = self._context.holders_in_transactions
+        self._block = block = ref(self, holders.pop)
+        holders[block] = self._holder
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave_block()
-        if error is None and not self._is_broken:
+        try:
+            self._leave_block()
+            self._finish(error)
+        except BaseException:  # an interrupt may have come before the end
+            self._abandon()
+            raise
+
+    def _finish(self, error: BaseException | None) -> None:
+        """Commits, or rolls back because of the error that left the block, on the fast path if possible."""
+        if error is None and not self._is_broken and self._guard is None:
             try:
                 is_committed, summary = self._session.commit_fast()
             except BaseException as failure:
@@ -142,7 +152,9 @@ class Transaction:
         connection = self._session.begin()
         self._context.file.write_lock.record_call(LockCall.SQL)
         if self._guard is None:
-            self._guard = ConnectionGuard(connection)
+            guard = ConnectionGuard(connection)
+            guard.start()
+            self._guard = guard
         return connection
 
     def begin_dialog(
@@ -569,9 +581,15 @@ class Transaction:
 
     def _leave_block(self) -> None:
         """Stops counting the transaction as open."""
-        if self._has_entered:
-            self._context.holders_in_transactions.remove(self._holder)
-            self._has_entered = False
+        block, self._block = self._block, None
+        if block is not None:
+            self._context.holders_in_transactions.pop(block)
+
+    def _abandon(self) -> None:
+        """Rolls back without announcing it, unless the transaction has ended; an interrupt may have kept the caller from ending it."""
+        self._leave_block()
+        self._session.end()
+        self._roll_back_and_release()
 
     def _enter_and_begin(self) -> Self:
         """Enters the block of a coroutine, in a worker thread."""
@@ -637,9 +655,9 @@ class Transaction:
 
     def _reclaim_connection(self) -> None:
         """Ends the application's access to the connection."""
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            self._session.is_exposed, self._session.is_reusable = True, guard.reclaim()
+        if self._guard is not None:
+            self._guard.reclaim()
+            self._guard = None
 
     def _end(self, error: BaseException | None) -> None:
         """Commits, or rolls back because of the error that left the block, and announces the result."""

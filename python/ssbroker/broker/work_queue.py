@@ -502,7 +502,7 @@ class WorkQueue:
         file = self._context.file
         file.check_fork()
         is_task = file.write_lock.is_held_by_this_task
-        if is_task or get_ident() in self._context.holders_in_transactions:
+        if is_task or get_ident() in list(self._context.holders_in_transactions.values()):
             raise LockTimeoutError(
                 f"{file.path}: this {'task' if is_task else 'thread'} is in the block of a transaction `t` of the database; {remedy}",
                 file=str(file.path),

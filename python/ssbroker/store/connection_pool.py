@@ -9,7 +9,7 @@ import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from ssbroker.exceptions import BrokerError, StorageError
 from ssbroker.store.sqlite import (
@@ -55,15 +55,15 @@ class ForkGuard:
         """Registers the connection pool of a file."""
         self._pools.add(pool)
 
-    def enter(self, used: dict[object, int], key: object, thread: int) -> None:
+    def enter(self, entered: dict[object, int], key: object, thread: int) -> None:
         """Records that a thread may be inside SQLite from now on; waits while the process forks, unless the thread is already inside SQLite."""
         while True:
-            used[key] = thread
+            entered[key] = thread
             if self._thread in (None, thread):
                 return
-            del used[key]
+            del entered[key]
             if thread in self._users(list(self._pools)):  # the fork waits for this thread
-                used[key] = thread
+                entered[key] = thread
                 return
             with self._lock:
                 pass
@@ -108,7 +108,8 @@ _IDLE_MAX: Final = 8
 class ConnectionPool:
     """A pool of connections to a file. A returned connection is reused unless parts of it, such as cursors, are still open.
 
-    The pool needs no lock: each step is atomic with respect to other threads and signal handlers.
+    The pool needs no lock: each step is atomic with respect to other threads and signal handlers. It refers to connections in use only
+    weakly, so that Python closes a connection whose user was interrupted before returning it.
 
     A forked process never uses or closes its parent's connections.
 
@@ -122,9 +123,9 @@ class ConnectionPool:
         self.identity: Final = FileIdentity(path)
         self.vfs: Final = vfs
         self._forks = FORKS.count
-        self._used: dict[object, int] = {}
+        self._entered: dict[object, int] = {}
+        self._opened: set[weakref.ref[Connection]] = set()
         self._idle: list[Connection] = []
-        self._suspended: set[Connection] = set()
         self._is_closed = False
         FORKS.register(self)
 
@@ -152,8 +153,11 @@ class ConnectionPool:
                 file=str(self._path),
             )
 
-    def take(self, *, wait: float, create: bool = False) -> Connection:
-        """Takes a connection that has no open transaction; it waits up to `wait` seconds for locks of other processes."""
+    def take(self, *, wait: float, create: bool = False, has_write_lock: bool = False) -> Connection:
+        """Takes a connection that has no open transaction; it waits up to `wait` seconds for locks of other processes.
+
+        `has_write_lock` means that the caller holds the write lock, and may take the connection that is kept with it.
+        """
         self.check()
         if FORKS.is_unsafe:
             raise StorageError(
@@ -164,10 +168,10 @@ class ConnectionPool:
         self.identity.check()
         key, thread = object(), threading.get_ident()
         try:
-            FORKS.enter(self._used, key, thread)
-            if (connection := self._take_idle()) is not None:
-                self._used[connection] = thread
+            FORKS.enter(self._entered, key, thread)
+            if (connection := self._take_idle(has_write_lock=has_write_lock)) is not None:
                 connection.set_busy_handler(busy_handler(wait))
+                connection.user = thread  # last, because an interrupt may follow a call
                 return connection
             if FORKS.inherited and file_identity(str(self._path)) in FORKS.inherited:
                 raise StorageError(
@@ -176,89 +180,84 @@ class ConnectionPool:
                 )
             connection = connect(self._path, create=create, wait=wait, vfs=self.vfs)
             self.identity.record()
-            self._used[connection] = thread
+            self._opened.add(weakref.ref(connection, self._opened.discard))
+            connection.user = thread
             return connection
         finally:
-            self._used.pop(key, None)
+            if key in self._entered:  # without a call, after which an interrupt would lose the connection
+                del self._entered[key]
 
     @property
-    def used(self) -> dict[object, int]:
-        """The connections in use, with the id of the thread that uses each."""
-        return self._used
+    def used(self) -> list[Connection]:
+        """The connections in use, without that of the holder of the write lock."""
+        return [each for each in self._connections() if each.user is not None]
 
-    def move_to_write_lock(self, connection: Connection) -> None:
-        """Records that a connection now belongs to the holder of the write lock, so that it counts as in use."""
-        self._used.pop(connection, None)
+    def resume(self, connection: Connection, *, wait: float) -> bool:
+        """Uses a connection again that was kept while it had no user; returns False if a fork has closed it."""
+        import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
-    def suspend(self, connection: Connection) -> None:
-        """Marks a connection as kept by its user, but unused until `resume`."""
-        self._suspended.add(connection)
-        self._used.pop(connection, None)
-
-    def resume(self, connection: Connection) -> bool:
-        """Marks a suspended connection as in use again; returns False if a fork has closed it."""
         if self.is_inherited:
             self.check()
-        FORKS.enter(self._used, connection, threading.get_ident())
+        key, thread = object(), threading.get_ident()
         try:
-            self._suspended.remove(connection)
-        except KeyError:
-            self._used.pop(connection, None)
+            FORKS.enter(self._entered, key, thread)
+            connection.set_busy_handler(busy_handler(wait))
+            connection.user = thread
+        except apsw.ConnectionClosedError:
             return False
+        finally:
+            self._entered.pop(key, None)
         return True
 
     def block_commits(self, connection: Connection) -> None:
-        """Makes every commit on a connection fail until `allow_commits`.
+        """Makes every commit on a connection fail until its commit hook is removed.
 
         Then neither `COMMIT` in an application's SQL, nor a statement after SQLite has rolled back the transaction by itself (as it does
         when a disk fails), can commit part of a transaction.
         """
         connection.set_commit_hook(self._reject_commit)
 
-    def allow_commits(self, connection: Connection) -> None:
-        """Lets a connection commit again, unless the application has closed it."""
-        import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
+    def reset(self, connection: Connection) -> bool:
+        """Rolls back uncommitted changes, and removes the hooks of this package; returns whether the connection can be used again.
 
-        with suppress(apsw.ConnectionClosedError):
-            connection.set_commit_hook(None)
-
-    def give_back(
-        self,
-        connection: Connection,
-        *,
-        is_reusable: bool = True,
-        with_lock: bool = False,
-        is_exposed: bool = False,
-    ) -> None:
-        """Rolls back uncommitted changes, and returns the connection to the pool, or to the write lock if `with_lock`.
-
-        `is_exposed` means that an application has had the connection. If the application has kept the connection, it cannot
-        use it while the connection is idle.
+        If an application has kept the connection, it cannot use it while the connection is idle.
         """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
-        if self.is_inherited:
-            return
+        if not connection.is_reusable:
+            return False
         try:
+            connection.exec_trace = None
+            connection.set_commit_hook(None)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            # A cursor that has not been read to its end keeps an old snapshot, which makes further writes impossible.
-            is_clean = connection.txn_state() == apsw.SQLITE_TXN_NONE
-        except apsw.Error:
-            is_clean = False
-        if is_clean and is_reusable and not self._is_closed:
-            if is_exposed:
+            if connection.is_exposed:
                 connection.exec_trace = self._refuse_if_idle
-            if with_lock and self._write_lock.keep_connection(connection):
-                del self._used[connection]
-                return
-            if len(self._idle) < _IDLE_MAX:
-                self._put_into_pool(connection)
-                return
+            # A cursor that has not been read to its end keeps an old snapshot, which makes further writes impossible.
+            return connection.txn_state() == apsw.SQLITE_TXN_NONE
+        except apsw.Error:
+            return False
+
+    def give_back(self, connection: Connection) -> None:
+        """Resets a connection and returns it to the pool, or closes it if it cannot be used again."""
+        if self.is_inherited:
+            return
+        is_reusable = False
         try:
-            connection.close(force=True)
+            is_reusable = self.reset(connection) and not self._is_closed and len(self._idle) < _IDLE_MAX
         finally:
-            self._used.pop(connection, None)
+            if not is_reusable:
+                connection.close(force=True)
+        if is_reusable:
+            key = object()  # so that a fork in between does not miss the connection
+            try:
+                self._entered[key] = threading.get_ident()
+                connection.user = None
+                self._idle.append(connection)
+            finally:
+                self._entered.pop(key, None)
+            if self._is_closed:  # closed meanwhile
+                self.close()
 
     def close(self) -> None:
         """Closes the connections that are not in use; connections in use are closed when they are returned."""
@@ -266,13 +265,13 @@ class ConnectionPool:
             return
         key = object()
         try:
-            FORKS.enter(self._used, key, threading.get_ident())
+            FORKS.enter(self._entered, key, threading.get_ident())
             self._is_closed = True
             self._write_lock.close()
-            while (connection := self._write_lock.take_idle_connection() or self._take_idle()) is not None:
+            while (connection := self._take_idle(has_write_lock=True)) is not None:
                 connection.close(force=True)
         finally:
-            self._used.pop(key, None)
+            self._entered.pop(key, None)
 
     def pause(self) -> None:
         """Makes new transactions call `take` for a connection while a fork is in progress."""
@@ -283,23 +282,24 @@ class ConnectionPool:
         self._write_lock.set_paused(False)
 
     @property
-    def users(self) -> set[int]:
+    def users(self) -> set[int | None]:
         """The threads that may be executing inside SQLite for this file."""
         in_use = self._write_lock.connection_in_use()
-        threads = {*list(self._used.values())}
+        threads = {*list(self._entered.values()), *(each.user for each in self.used)}
         return threads if in_use is None or in_use[1] is None else threads | {thread_of(in_use[1])}
 
     def close_idle(self) -> None:
-        """Before a fork: closes idle connections, so that the new process does not inherit them and may open the file itself."""
+        """Before a fork: closes connections without a user, so that the new process does not inherit them and may open the file itself."""
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
-        idle = list(self._suspended)
-        self._suspended.difference_update(idle)
-        if (kept := self._write_lock.take_idle_connection()) is not None:
-            idle.append(kept)
-        while (connection := idle.pop() if idle else self._take_idle()) is not None:
-            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a checkpoint is not needed here
-            connection.close(force=True)
+        connections, in_use = self._connections(), self._write_lock.connection_in_use()
+        while self._take_idle(has_write_lock=True) is not None:
+            pass
+        for connection in connections:
+            if connection.user is None and (in_use is None or in_use[0] is not connection):
+                with suppress(apsw.ConnectionClosedError):
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a checkpoint is not needed here
+                    connection.close(force=True)
 
     def keep_inherited(self) -> None:
         """In a forked process: prevents connections that were in use at the fork from ever being closed, and their file from being opened.
@@ -312,24 +312,21 @@ class ConnectionPool:
 
         self._write_lock.mark_inherited()
         in_use = self._write_lock.connection_in_use()
-        used = [*self._used] if in_use is None else [*self._used, in_use[0]]
-        if used:
+        used = self.used if in_use is None else [*self.used, in_use[0]]
+        if used or self._entered:
             for kept in (apsw, *used):  # apsw closes all connections when it is unloaded
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
             FORKS.inherited.add(file_identity(str(self._path)))
             FORKS.inherited.discard(None)  # the identity of a file that no longer exists
 
-    def _put_into_pool(self, connection: Connection) -> None:
-        """Puts a connection into the pool for the next user."""
-        key = object()  # so that a fork in between does not miss the connection
-        self._used[key] = self._used.get(connection, threading.get_ident())
-        del self._used[connection]
-        self._idle.append(connection)
-        del self._used[key]
-        if self._is_closed:  # closed meanwhile
-            self.close()
+    def _connections(self) -> list[Connection]:
+        """Returns all connections that are open, and some that are closed."""
+        return [found for each in list(self._opened) if (found := each()) is not None]
 
-    def _take_idle(self) -> Connection | None:
+    def _take_idle(self, *, has_write_lock: bool) -> Connection | None:
+        kept: Connection | None = self._write_lock.take_idle_connection() if has_write_lock else None
+        if kept is not None:
+            return kept
         try:
             return self._idle.pop()
         except IndexError:
@@ -337,8 +334,8 @@ class ConnectionPool:
 
     def _refuse_if_idle(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
         """Raises `BrokerError` for a statement on a connection that is not taken."""
-        connection = getattr(cursor, "connection", cursor)
-        if connection in self._used:
+        connection = cast("Connection", getattr(cursor, "connection", cursor))
+        if connection.user is not None:
             return True
         in_use = self._write_lock.connection_in_use()
         if in_use is not None and in_use[0] is connection:
@@ -370,20 +367,19 @@ class CommitWatch:
     def has_changed(self) -> bool:
         """Returns whether any process has committed since the last call; the first call returns True."""
         with storage_errors(self._path, waited=self._wait):
-            if self._connection is None or not self._connections.resume(self._connection):
-                self._connection = self._version = None  # the counters of different connections are not comparable
-                self._connection = self._connections.take(wait=self._wait)
-            else:
-                self._connection.set_busy_handler(busy_handler(self._wait))
             try:
+                if self._connection is None or not self._connections.resume(self._connection, wait=self._wait):
+                    self._connection = self._version = None  # the counters of different connections are not comparable
+                    self._connection = self._connections.take(wait=self._wait)
                 version: int = self._connection.pragma("data_version")
             finally:
-                self._connections.suspend(self._connection)
+                if self._connection is not None:
+                    self._connection.user = None  # until the next call
         before, self._version = self._version, version
         return version != before
 
     def close(self) -> None:
         """Returns the connection to the pool."""
         connection, self._connection = self._connection, None
-        if connection is not None and self._connections.resume(connection):
+        if connection is not None and self._connections.resume(connection, wait=self._wait):
             self._connections.give_back(connection)

@@ -226,12 +226,9 @@ class DatabaseFile:
         """
         with self._reader(is_internal=is_internal) as connection:
             self.connections.block_commits(connection)
-            try:
-                connection.execute("BEGIN")
-                with nullcontext() if is_internal else _refused_writes():
-                    yield connection
-            finally:
-                self.connections.allow_commits(connection)
+            connection.execute("BEGIN")
+            with nullcontext() if is_internal else _refused_writes():
+                yield connection
 
     def copy_to(self, path: Path) -> None:
         """Copies a snapshot of the file to a new file; it does not block writers."""
@@ -344,10 +341,16 @@ class DatabaseFile:
         try:
             with storage_errors(self.path, waited=self.lock_timeout, is_internal=is_internal):
                 connection = self.connections.take(wait=self.lock_timeout)
+                user = connection.user
                 try:
                     yield connection
                 finally:
-                    self.connections.give_back(connection, is_exposed=not is_internal)
+                    try:
+                        self.connections.give_back(connection)
+                    except BaseException:
+                        if connection.user == user:  # an interrupt came first; the application may keep the connection
+                            connection.close(force=True)
+                        raise
         except StorageError as error:
             if self._is_own_failure(error):
                 self._read_error, self._read_failed_at = str(error), time.monotonic()

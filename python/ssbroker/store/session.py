@@ -20,7 +20,7 @@ from ssbroker.store.sqlite import (
     rolled_back_error,
     storage_errors,
 )
-from ssbroker.store.write_lock import WriteLock, thread_of
+from ssbroker.store.write_lock import WriteLock
 
 Placement: TypeAlias = tuple[int | None, int, bool]
 """Where messages were stored: (queue id, priority, whether the receiver is remote); for the transmission queue (None, sender id, False)."""
@@ -71,13 +71,9 @@ class Session(_core.Session):
 
     The native base class begins, sends, receives and commits as long as it need not wait and Python does not need the
     connection. This class waits for the lock, shares the connection with Python, and reports why a commit failed.
-
-    Attributes:
-        is_exposed: Whether the application has had the connection.
-        is_reusable: Whether the connection may be reused by later transactions.
     """
 
-    __slots__ = ("_file", "_has_handler", "_holder", "_is_guarded", "_lock_timeout", "is_exposed", "is_reusable")
+    __slots__ = ("_file", "_has_handler", "_holder", "_is_guarded", "_lock_timeout")
 
     def __init__(self, _context: SessionContext, holder: int, file: SessionFile, lock_timeout: float) -> None:
         self._holder = holder
@@ -85,15 +81,12 @@ class Session(_core.Session):
         self._has_handler = False
         self._lock_timeout = lock_timeout
         self._is_guarded = False
-        self.is_exposed = False
-        self.is_reusable = True
 
     def begin(self) -> Connection:
         """Returns the connection; the first call acquires the write lock. Only `commit` can commit, whatever SQL is executed."""
         connection = self.begin_unguarded()
-        if not self._is_guarded:
-            self._file.connections.block_commits(connection)
-            self._is_guarded = True
+        self._is_guarded = True  # first, because an interrupt may follow the next call
+        self._file.connections.block_commits(connection)
         return connection
 
     def begin_unguarded(self) -> Connection:
@@ -152,21 +145,16 @@ class Session(_core.Session):
         self._close(is_clean=False)
 
     def _close(self, *, is_clean: bool) -> None:
-        connections = self._file.connections
-        if not self.has_begun or connections.is_inherited:
+        connection = self.connection
+        if connection is None or self._file.connections.is_inherited:
             return
         self._has_handler = False
-        if is_clean and self.release():
-            return
+        is_reusable = is_clean
         try:
-            # A fork must never miss a connection that is in use.
-            connections.used[self.connection] = thread_of(self._holder)
-            connection = self.detach()
-            self._unguard(connection)
-            connections.give_back(connection, is_reusable=self.is_reusable, with_lock=True, is_exposed=self.is_exposed)
+            is_reusable = is_clean or self._file.connections.reset(connection)
         finally:
-            self.is_exposed, self.is_reusable = False, True
-            self._file.write_lock.release()
+            self._is_guarded = False
+            self.release(is_reusable)
 
     def _wait_and_begin(self) -> Connection:
         connections, write_lock = self._file.connections, self._file.write_lock
@@ -174,24 +162,24 @@ class Session(_core.Session):
         connections.check()  # locks held by threads of the parent process are never released here
         if write_lock.would_deadlock:
             raise own_lock_error(self._file.path)
-        is_acquired = False
+        if not write_lock.acquire(timeout=self._lock_timeout, holder=self._holder):
+            raise self._file.held_lock_error(self._lock_timeout)
         try:
-            self._acquire()
-            is_acquired = True
             with self._file.lock_errors(waited=self._lock_timeout):
-                connection: Connection = connections.take(wait=max(0.0, deadline - time.monotonic()))
+                wait = max(0.0, deadline - time.monotonic())
+                connection = connections.take(wait=wait, has_write_lock=True)
                 try:
                     connection.set_busy_handler(busy_handler(deadline - time.monotonic(), self._file.wait_for_release))
                     connection.execute("BEGIN IMMEDIATE")
                     self.adopt(connection)
-                    connections.move_to_write_lock(connection)
                     self._has_handler = True
-                except BaseException:
-                    if not self.has_begun:
+                finally:  # a signal handler may have raised an exception anywhere
+                    if self.has_begun:
+                        connection.user = None  # the write lock counts it from now on
+                    else:
                         connections.give_back(connection)
-                    raise
-        except BaseException:  # a signal handler may have raised it anywhere
-            if not self.has_begun and (is_acquired or write_lock.holder == self._holder):
+        except BaseException:
+            if not self.has_begun:
                 write_lock.release()
             raise
         return connection
@@ -203,10 +191,6 @@ class Session(_core.Session):
             self.close()
             raise
 
-    def _acquire(self) -> None:
-        if not self._file.write_lock.acquire(timeout=self._lock_timeout, holder=self._holder):
-            raise self._file.held_lock_error(self._lock_timeout)
-
     def _check(self, connection: Connection) -> None:
         """Rejects a transaction that SQLite has rolled back, or that belongs to the parent process."""
         if self._file.connections.is_inherited:
@@ -214,13 +198,9 @@ class Session(_core.Session):
         elif not connection.statements.in_transaction:
             raise rolled_back_error(self._file.path)
 
-    def _unguard(self, connection: Connection) -> None:
-        if self._is_guarded:
-            self._is_guarded = False
-            self._file.connections.allow_commits(connection)
-
     def _commit(self, connection: Connection, *, is_durable: bool) -> None:
-        self._unguard(connection)
+        if self._is_guarded:
+            connection.set_commit_hook(None)
         try:
             is_same_file = connection.statements.commit(is_durable=is_durable)
         except BaseException as error:

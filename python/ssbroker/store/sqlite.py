@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 
         statements: _core.Statements
         """Native statements on this connection."""
+        user: int | None
+        """The thread that uses the connection; None if no thread does, or if it belongs to a transaction that holds the write lock."""
+        is_exposed: bool
+        """Whether an application has had the connection."""
+        is_reusable: bool
+        """Whether the connection can be used again: not while an application has it, nor after changes that outlive the transaction."""
 else:
     Connection = "apsw.Connection"
 
@@ -358,12 +364,15 @@ def _connection_class() -> type[Connection]:
     class Opened(apsw.Connection):
         """A connection that checks the application's calls, and closes its native statements first, as SQLite requires."""
 
-        __slots__ = ("statements",)
+        __slots__ = ("is_exposed", "is_reusable", "statements", "user")
         statements: _core.Statements | None
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self.statements = None
+            self.user: int | None = None
+            self.is_exposed = False
+            self.is_reusable = True
 
         def blob_open(self, *args: Any, **kwargs: Any) -> apsw.Blob:
             if self.exec_trace is not None:
@@ -378,6 +387,7 @@ def _connection_class() -> type[Connection]:
             if self.statements is not None:
                 self.statements.close()
             super().close(force)
+            self.user = None
 
     loader = apsw.Connection(":memory:")
     loader.enable_load_extension(True)

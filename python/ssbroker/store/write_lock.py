@@ -95,16 +95,14 @@ class WriteLock(_core.WriteLock):
     def acquire(self, *, timeout: float, holder: int | None = None) -> bool:
         """Waits for the lock for up to `timeout` seconds; returns whether it was acquired. `holder` is by default this thread."""
         holder = threading.get_ident() if holder is None else holder
-        if self.try_acquire(holder):
-            return True
         signal = threading.Lock()
         signal.acquire()
-        if self.acquire_or_enqueue(signal, holder):  # the lock was released just now
-            return True
         try:
+            if self.acquire_or_enqueue(signal, holder):
+                return True
             signal.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))
             return self.stop_waiting(signal)
-        except BaseException:  # Ctrl-C: an abandoned place in the queue would block all others
+        except BaseException:  # Ctrl-C, at any point: an abandoned lock or place in the queue would block all others
             if self.stop_waiting(signal):
                 self.release()
             raise

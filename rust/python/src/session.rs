@@ -403,24 +403,17 @@ impl PySession {
         Ok((true, self.announce(py, has_changed, summary)?))
     }
 
-    fn release(&self, py: Python<'_>) -> PyResult<bool> {
+    #[pyo3(signature = (is_reusable, /))]
+    fn release(&self, py: Python<'_>, is_reusable: bool) -> PyResult<()> {
         let mut state = self.state()?;
-        if !self.write_lock().can_keep() {
-            return Ok(false);
+        state.is_shared = false;
+        let Some(Transaction { writer, .. }) = state.transaction.take() else { return Ok(()) };
+        drop(state);
+        if is_reusable {
+            self.write_lock().release_writer(py, writer)
+        } else {
+            self.write_lock().discard_writer(py, &writer)
         }
-        state.is_shared = false;
-        let transaction = state.transaction.take();
-        transaction.map_or(Ok(()), |transaction| self.write_lock().release_writer(py, transaction.writer))?;
-        Ok(true)
-    }
-
-    fn detach(&self) -> PyResult<Option<Py<PyAny>>> {
-        let mut state = self.state()?;
-        state.is_shared = false;
-        Ok(state.transaction.take().map(|transaction| {
-            self.write_lock().detach(&transaction.writer.connection);
-            transaction.writer.connection
-        }))
     }
 
     fn end(&self) -> PyResult<()> {

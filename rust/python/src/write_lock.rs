@@ -39,6 +39,8 @@ enum End {
 struct Inner {
     /// The thread that holds the lock.
     holder: Option<u64>,
+    /// The `threading.Lock` with which the holder requested the lock; `None` if the holder did not have to wait for it.
+    request: Option<Py<PyAny>>,
     /// The waiting threads, each with a `threading.Lock` that is released when the thread gets the lock.
     waiting: VecDeque<(Py<PyAny>, u64)>,
     /// Whether the process is forking.
@@ -114,13 +116,8 @@ impl PyWriteLock {
         }
     }
 
-    /// Whether the lock can keep a connection.
-    pub(crate) fn can_keep(&self) -> bool {
-        let inner = self.inner();
-        inner.idle.is_none() && inner.end == End::None
-    }
-
-    /// Keeps a connection without an open transaction, statement or cursor, and releases the lock.
+    /// Keeps a connection without an open transaction, statement or cursor, and releases the lock. Closes the connection
+    /// if the file is closed.
     pub(crate) fn release_writer(&self, py: Python<'_>, writer: Writer) -> PyResult<()> {
         let mut inner = self.inner();
         if inner.end == End::Closed || inner.idle.is_some() {
@@ -172,15 +169,6 @@ impl PyWriteLock {
         let before = self.inner().in_use.replace(connection.clone().unbind());
         drop(before);
     }
-
-    /// Detaches a connection in use from the lock; its user must close it.
-    pub(crate) fn detach(&self, connection: &Py<PyAny>) {
-        let mut inner = self.inner();
-        Self::clear_holder(&mut inner);
-        let in_use = inner.in_use.take_if(|in_use| in_use.is(connection));
-        drop(inner);
-        drop(in_use);
-    }
 }
 
 #[pymethods]
@@ -221,6 +209,7 @@ impl PyWriteLock {
         let is_free = inner.holder.is_none();
         if is_free {
             inner.holder = Some(holder);
+            inner.request = Some(signal);
         } else {
             inner.waiting.push_back((signal, holder));
         }
@@ -235,31 +224,23 @@ impl PyWriteLock {
     #[pyo3(signature = (signal, /))]
     fn stop_waiting(&self, signal: &Bound<'_, PyAny>) -> bool {
         let mut inner = self.inner();
-        let Some(place) = inner.waiting.iter().position(|(waiting, _)| waiting.is(signal)) else { return true };
-        let removed = inner.waiting.remove(place);
+        let place = inner.waiting.iter().position(|(waiting, _)| waiting.is(signal));
+        let removed = place.and_then(|place| inner.waiting.remove(place));
+        let is_holder = inner.request.as_ref().is_some_and(|request| request.is(signal));
         drop(inner);
         drop(removed);
-        false
+        is_holder
     }
 
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         let mut inner = self.inner();
-        let next = inner.waiting.pop_front();
-        inner.holder = next.as_ref().map(|(_, holder)| *holder);
+        let (next, holder) = inner.waiting.pop_front().unzip();
+        inner.holder = holder;
+        let before = std::mem::replace(&mut inner.request, next.as_ref().map(|signal| signal.clone_ref(py)));
         drop(inner);
+        drop(before);
         // No Python code runs in between: a signal handler would wait for a thread that was not woken yet.
-        next.map_or(Ok(()), |(signal, _)| signal.call_method0(py, "release").map(drop))
-    }
-
-    #[pyo3(signature = (connection, /))]
-    fn keep_connection(&self, connection: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let writer = Writer::new(connection)?;
-        let mut inner = self.inner();
-        let is_kept = !inner.is_unavailable() && inner.idle.is_none() && inner.in_use.is_none();
-        if is_kept {
-            inner.idle = Some(writer);
-        }
-        Ok(is_kept)
+        next.map_or(Ok(()), |signal| signal.call_method0(py, "release").map(drop))
     }
 
     fn take_idle_connection(&self) -> Option<Py<PyAny>> {

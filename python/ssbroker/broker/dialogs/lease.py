@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -36,11 +37,19 @@ class Claim(NamedTuple):
 
 
 def claim(
-    database: DatabaseContext, queue_name: str, *, top: int | None, microseconds: int, is_work_queue: bool = False
+    database: DatabaseContext,
+    queue_name: str,
+    *,
+    top: int | None,
+    microseconds: int,
+    is_work_queue: bool = False,
+    before_commit: Callable[[Lease], object],
 ) -> Claim | None:
     """Leases the conversation group that RECEIVE would take next; returns None if there are no messages.
 
     The reader of a work queue gets no system messages: a group that contains only system messages is processed here, and the next group is leased.
+
+    `before_commit` gets the lease, which an interrupt after the commit would lose.
 
     The commits need not be durable. A power cut that undoes them also ends the process that holds the lease, so the
     messages become available again; system messages are processed again.
@@ -54,7 +63,9 @@ def claim(
                 rows = _read_next_group(work, queue, top=top, now=now)
                 wanted = [row for row in rows if row[_TYPE] not in SYSTEM_MESSAGE_TYPES] if is_work_queue else rows
                 if wanted:
-                    return Claim(wanted, _lease(work, queue, wanted[0][_GROUP], microseconds=microseconds, now=now))
+                    lease = _lease(work, queue, wanted[0][_GROUP], microseconds=microseconds, now=now)
+                    before_commit(lease)
+                    return Claim(wanted, lease)
                 if not rows:
                     return None
                 work_queue_conversations.process_system_messages(database, work, queue, rows)
