@@ -297,6 +297,7 @@ def test_tables_of_an_empty_comparison() -> None:
         "changes": [],
         "load": [],
         "not_compared": [],
+        "earlier_expiries": [],
     }
     assert repr(compared) == "Comparison(changes=0)"
 

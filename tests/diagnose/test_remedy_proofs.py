@@ -184,7 +184,7 @@ def test_copy_with_the_same_id_is_not_enabled() -> None:
     found = {finding.code: finding for finding in lint(fleet(SOUTH=world), at=NOW)}
     assert found["SSB021"].scripts == ()
     assert "ENABLE_BROKER" not in found["SSB021"].remedy
-    assert found["SSB013"].scripts[0][1].startswith("ALTER DATABASE [Copy] SET NEW_BROKER WITH ROLLBACK IMMEDIATE ")
+    assert found["SSB013"].scripts[0][1].startswith("ALTER DATABASE [Copy] SET NEW_BROKER WITH ROLLBACK IMMEDIATE;")
 
 
 def test_replicas_with_one_listener_are_a_group() -> None:

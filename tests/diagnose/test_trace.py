@@ -54,7 +54,7 @@ Not checked, because catalogs lack the information: whether the target permits S
 def test_what_a_trace_does_not_check_is_said_only_of_a_delivery_to_another_database() -> None:
     delayed = trace(fleet(NORTH=north(), SOUTH=south("LOCAL")), "Stock", instance="NORTH", at=NOW)
     local = trace(fleet(A=here(route(1, "LOCAL"), services=(("Ops", "Stock"),))), "Stock", database="Sales", at=NOW)
-    own = trace(fleet(A=here(route(1, "LOCAL"))), "Orders", database="Sales", at=NOW)
+    own = trace(fleet(A=here(route(1, "LOCAL"), services=(("Sales", "Stock"),))), "Stock", database="Sales", at=NOW)
     assert (local.delivered, own.delivered) == (True, True)
     assert "Not checked" not in f"{delayed}{own}"
     assert str(local).endswith(
