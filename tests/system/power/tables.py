@@ -101,6 +101,8 @@ def _content_of(file: DatabaseFile) -> str:
 def _transact(
     file: DatabaseFile, recorder: Recording, number: int, rng: random.Random, synchronous: str, *, is_durable: bool
 ) -> None:
+    if (kept := file.write_lock.take_idle_connection()) is not None:
+        file.connections.give_back(kept)  # the next reader gets it, and then the next writer
     with file.read() as connection:
         pass
     connection.pragma("synchronous", synchronous)
