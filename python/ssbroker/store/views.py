@@ -230,11 +230,17 @@ def _select(queue_id: int | None, span: tuple[int, int] | None) -> tuple[str, tu
 _NUMBER_MAX: Final = 2**63 - 1
 _STATUSES: Final = (RETAINED_RECEIVED, READY, EARLY, RETAINED_SENT)
 _PRIORITIES: Final = range(1, 11)
-# The index orders the messages of a queue by status and priority before queuing order, so each pair of status and
-# priority is read separately, and the results are merged.
-_LENGTHS_QUEUED: Final = """
+# The index orders the messages of a queue by status, mark and priority before queuing order, so each combination is read
+# separately, and the results are merged.
+_LENGTHS_QUEUED: Final = (
+    " UNION ALL ".join(
+        f"""
     SELECT queuing_order, length(message_body) FROM ssb_queued_messages
-    WHERE queue_id = ?1 AND status = ?4 AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
+    WHERE queue_id = ?1 AND status = ?4 AND is_hidden = {mark} AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3"""  # noqa: S608
+        for mark in (0, 1)
+    )
+    + " ORDER BY queuing_order"
+)
 _LENGTHS_WAITING: Final = """
     SELECT transmission_id, length(message_body) FROM ssb_transmission_queue
     WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""
