@@ -232,19 +232,14 @@ _STATUSES: Final = (RETAINED_RECEIVED, READY, EARLY, RETAINED_SENT)
 _PRIORITIES: Final = range(1, 11)
 # The index orders the messages of a queue by status, mark and priority before queuing order, so each combination is read
 # separately, and the results are merged.
-_LENGTHS_QUEUED: Final = (
-    " UNION ALL ".join(
-        f"""
+_LENGTHS_OF: Final = """
     SELECT queuing_order, length(message_body) FROM ssb_queued_messages
-    WHERE queue_id = ?1 AND status = ?4 AND is_hidden = {mark} AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3"""  # noqa: S608
-        for mark in (0, 1)
-    )
-    + " ORDER BY queuing_order"
-)
+    WHERE queue_id = ?1 AND status = ?4 AND is_hidden = {} AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3"""
+_LENGTHS_QUEUED: Final = f"{_LENGTHS_OF.format(0)} UNION ALL {_LENGTHS_OF.format(1)} ORDER BY queuing_order"
 _LENGTHS_WAITING: Final = """
     SELECT transmission_id, length(message_body) FROM ssb_transmission_queue
     WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""
-_SLICE_QUEUED: Final = f"""{_QUEUED} AND q.status IN {_STATUSES} AND q.priority IN {tuple(_PRIORITIES)}
+_SLICE_QUEUED: Final = f"""{_QUEUED} AND q.status IN {_STATUSES} AND q.is_hidden IN (0, 1) AND q.priority IN {tuple(_PRIORITIES)}
     AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
 _SLICE_WAITING: Final = f"""
     SELECT {_TRANSMITTED} FROM ssb_transmission_queue t {_TRANSMITTED_WITH}
