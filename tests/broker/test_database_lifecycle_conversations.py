@@ -59,6 +59,13 @@ def waiting(database: Database) -> int:
     return found
 
 
+def copy_detached(instance: Instance, database: Database, source: Path, target: Path, **options: Any) -> Database:
+    """Detaches a database, copies a file, and attaches the database again, with these options."""
+    instance.detach_database(database.name)
+    copy(source, target)
+    return instance.attach_database(database.name, database.path, **options)
+
+
 def assert_each_got_8462(*queues: tuple[Database, str]) -> None:
     """Each queue contains the error -8462 and nothing else, and no message waits."""
     for database, queue in queues:
@@ -148,19 +155,15 @@ def test_a_remote_endpoint_ahead_of_the_backup_gets_the_error(
     dialog = begin(shop, "//Buyer", b"one")
     with sales.transaction() as t:
         answered = t.receive("Orders")["conversation_handle"][0].as_py()
-    name, path = ("Shop", shop.path) if restored == "initiator" else ("Sales", sales.path)
-    instance.detach_database(name)
-    copy(path, tmp_path / "backup")
-    instance.attach_database(name, path)
+    changed, backup = shop if restored == "initiator" else sales, tmp_path / "backup"
+    changed = copy_detached(instance, changed, changed.path, backup)
     shop, sales = instance.database("Shop"), instance.database("Sales")
     for database, handle in ((shop, dialog), (sales, uuid.UUID(bytes=answered))):
         with database.transaction() as t:
             for number in range(3):
                 t.send(handle, b"since then %d" % number)
     assert len(received(sales, "Orders")) == len(received(shop, "Answers")) == 3
-    instance.detach_database(name)
-    copy(tmp_path / "backup", path)
-    instance.attach_database(name, path, option="ERROR_BROKER_CONVERSATIONS")
+    copy_detached(instance, changed, backup, changed.path, option="ERROR_BROKER_CONVERSATIONS")
     shop, sales = instance.database("Shop"), instance.database("Sales")
     errors = [row["message_body"] for row in (*received(shop, "Answers"), *received(sales, "Orders"))]
     codes = (b"-9719", b"-9720") if restored == "initiator" else (b"-9720", b"-9719")
@@ -177,17 +180,13 @@ def test_both_ends_get_an_error_if_acknowledged_messages_were_lost(
     """After a restore without an option: the remote endpoint has already deleted the lost messages."""
     dialog = begin(shop, "//Buyer", b"one")
     answered = uuid.UUID(bytes=received(sales, "Orders")[0]["conversation_handle"])
-    name, path = ("Shop", shop.path) if restored == "initiator" else ("Sales", sales.path)
+    changed, backup = shop if restored == "initiator" else sales, tmp_path / "backup"
     sender, handle, queue = (sales, answered, "Answers") if restored == "initiator" else (shop, dialog, "Orders")
-    instance.detach_database(name)
-    copy(path, tmp_path / "backup")
-    again = instance.attach_database(name, path)
+    changed = copy_detached(instance, changed, changed.path, backup)
     with sender.transaction() as t:
         t.send(handle, b"lost")
-    assert [row["message_body"] for row in received(again, queue)] == [b"lost"]
-    instance.detach_database(name)
-    copy(tmp_path / "backup", path)
-    again = instance.attach_database(name, path)
+    assert [row["message_body"] for row in received(changed, queue)] == [b"lost"]
+    copy_detached(instance, changed, backup, changed.path)
     with sender.transaction() as t:
         t.send(handle, b"continued")
     assert_each_got_8462((instance.database("Shop"), "Answers"), (instance.database("Sales"), "Orders"))
