@@ -77,6 +77,21 @@ def test_a_plain_receive_finds_messages_whose_wait_has_ended(
     assert (bodies(sales), hidden(sales)) == ([], 0)
 
 
+def test_a_receive_announces_messages_of_other_queues_whose_wait_has_ended(sales: Database, clock: Clock) -> None:
+    """Otherwise their receivers, and the activation of their queues, would not know of them."""
+    other = sales.queue("Others")
+    other.put(b"later", at=timedelta(seconds=10))
+    put_later(sales, 1)
+    signals, objects = database_context(sales).commit_signals, database_context(sales).objects()
+    queue_id = objects.queues["dbo", "Others"].queue_id
+    clock.advance(seconds=10)
+    before = signals.count(queue_id)
+    assert bodies(sales) == []
+    assert signals.count(queue_id) > before
+    with other.take(timeout=0) as job:
+        assert job.value == b"later"
+
+
 def test_messages_of_a_failed_job_are_hidden_until_the_retry(instance: Instance, sales: Database, clock: Clock) -> None:
     queue = sales.queue("Jobs")
     queue.put(b"job")

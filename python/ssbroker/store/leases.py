@@ -74,10 +74,12 @@ def free(connection: Connection, lease: Lease, *, now: int) -> None:
         remove(connection, group)
 
 
-def free_ended_waits(connection: Connection, *, now: int) -> None:
-    """Makes the messages of groups available whose wait has ended, if no other thread or process has done so yet."""
-    for lease in connection.execute(_ENDED_WAITS, (now,)).fetchall():
-        free(connection, Lease._make(lease), now=now)
+def free_ended_waits(connection: Connection, *, now: int) -> set[int]:
+    """Makes the messages of groups available whose wait has ended; returns the ids of their queues."""
+    ended_waits = [Lease._make(row) for row in connection.execute(_ENDED_WAITS, (now,))]
+    for wait in ended_waits:
+        free(connection, wait, now=now)
+    return {wait.queue_id for wait in ended_waits}
 
 
 def remove(connection: Connection, group: bytes) -> None:

@@ -62,7 +62,7 @@ def receive_request(
 def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
     """Receives the messages of one or more conversation groups, in order."""
     queue = enabled_queue(work, queue_name)
-    leases.free_ended_waits(work.connection, now=work.now())
+    _free_ended_waits(work)
     top, groups, conversation, group = request
     try:
         batch = work.connection.statements.receive(
@@ -85,6 +85,11 @@ def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
         ReceiveCall(queue.queue_id, batch is None, request.is_named, conversation_handle=first)
     )
     return empty_table() if batch is None else pa.Table.from_batches([batch])
+
+
+def _free_ended_waits(work: Work) -> None:
+    """Makes messages available whose wait has ended, if the background thread has not done so yet."""
+    work.effects.arrived |= leases.free_ended_waits(work.connection, now=work.now())
 
 
 @functools.cache
@@ -114,7 +119,7 @@ def _not_in_queue(
 def next_group(work: Work, queue_name: str) -> bytes | None:
     """Returns the conversation group that RECEIVE would take next; None if there are no messages."""
     queue = enabled_queue(work, queue_name)
-    leases.free_ended_waits(work.connection, now=work.now())
+    _free_ended_waits(work)
     endpoint = queues.next_endpoint(work.connection, queue.queue_id, now=work.now())
     work.effects.received.append(
         ReceiveCall(queue.queue_id, is_empty=endpoint is None, is_named=False, is_group_only=True)
