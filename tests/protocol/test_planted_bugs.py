@@ -71,6 +71,9 @@ def engine_tests() -> Iterator[EngineTest]:
             if name.startswith("test_") and "engine" in inspect.signature(test).parameters:
                 each = partial(test, DialogEngine)
                 kinds = [partial(each, secured=True), partial(each, secured=False)] if "bit_flip" in name else [each]
+                for kind in kinds:
+                    # A test that lacks an argument would raise TypeError, and seem to detect every bug.
+                    inspect.signature(kind).bind()
                 if name.startswith(SLOW):
                     slow += kinds
                 else:
