@@ -1,4 +1,4 @@
-"""CSV files as SSMS, sqlcmd and spreadsheets write them: any encoding and separator, and lines that are not rows."""
+"""CSV files as SSMS, sqlcmd and spreadsheets write them: in UTF-8 or UTF-16, with commas, tabs or semicolons, and with lines that are not rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
+from typing import Any, BinaryIO, Final, Literal, TextIO
 
 import pyarrow as pa
 import pyarrow.compute
@@ -152,7 +152,7 @@ class CsvFile:
 
     def _read_layout(self) -> CsvLayout:
         """Determines the layout from the first lines."""
-        with self._bytes() as opened:
+        with self._binary() as opened:  # Python's error for a folder has a number, pyarrow's does not
             encoding = "utf-16" if opened.read(2) in _UTF16_MARKS else "utf-8-sig"
         with self._text(encoding=encoding, errors="replace") as text:
             first = text.readline(_LINE_MAX)
@@ -171,15 +171,17 @@ class CsvFile:
             has_rows=second is not None,
         )
 
-    def _bytes(self) -> Any:
+    def _arrow_file(self) -> Any:
         return pa.OSFile(str(self.path), "rb") if self._data is None else pa.BufferReader(self._data)
 
+    def _binary(self) -> BinaryIO:
+        return self.path.open("rb") if self._data is None else io.BytesIO(self._data)
+
     def _text(self, *, errors: str, encoding: str | None = None) -> TextIO:
-        opened = self.path.open("rb") if self._data is None else io.BytesIO(self._data)
-        return io.TextIOWrapper(opened, encoding=encoding or self.layout.encoding, errors=errors, newline="")
+        return io.TextIOWrapper(self._binary(), encoding=encoding or self.layout.encoding, errors=errors, newline="")
 
     def _batches_by(self, block_bytes: int, *, skipped_rows: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        with self._bytes() as opened:
+        with self._arrow_file() as opened:
             rows_before = 0
             for batch in self._open(opened, block_bytes):
                 start = min(batch.num_rows, max(0, skipped_rows - rows_before))
@@ -251,7 +253,7 @@ class CsvFile:
         return None
 
     def _malformed(self, problem: str, row: int, line: int | None) -> MalformedDataError:
-        expected = "CSV in UTF-8 with a header line"
+        expected = "CSV in UTF-8 or UTF-16 with a header line"
         return MalformedDataError(f"{self.path}: {problem}{line_text(line)}", row=row, expected=expected)
 
     def _numbered_rows(self, rows: Iterator[list[str]]) -> Iterator[list[str]]:
