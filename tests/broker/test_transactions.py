@@ -300,6 +300,21 @@ def test_statements_that_would_break_the_file_are_refused(sales: Database, sql: 
     assert contents_of(receive(sales)) == [b"chair"]
 
 
+def test_statements_may_begin_with_many_comments(sales: Database) -> None:
+    """Deciding about such a statement once took time that doubled with each comment."""
+    comments = "/* a comment */ -- another\n" * 50
+    with sales.transaction() as t:
+        assert t.connection.execute(f"{comments} SELECT 1").get == 1
+        for sql in (
+            "COMMIT",
+            "PRAGMA user_version = 3",
+            "DELETE FROM ssb_queues",
+            "WITH n AS (SELECT 1) DELETE FROM ssb_queues",
+        ):
+            with pytest.raises(BrokerError, match=r"is not allowed|cannot be set"):
+                t.connection.execute(f"{comments}{sql.replace(' ', f' {comments}', 1)}")
+
+
 def test_closing_the_connection_undoes_only_its_transaction(sales: Database) -> None:
     for is_used_after in (False, True):
         with pytest.raises(StorageError, match="no changes were saved"), sales.transaction() as t:

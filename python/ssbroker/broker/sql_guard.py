@@ -11,7 +11,8 @@ from weakref import WeakSet
 from ssbroker.exceptions import BrokerError
 from ssbroker.store.sqlite import Connection, Cursor, default_settings, remove_hooks, restore_settings
 
-_SPACE: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
+_SPACE: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*+"
+"""Possessive, because trying shorter comments would take exponential time."""
 _TRANSACTION_STATEMENT: Final = re.compile(
     rf"{_SPACE}(?P<word>BEGIN|COMMIT|END|ROLLBACK(?!(?:\s+TRANSACTION)?\s+TO\b))\b", re.IGNORECASE | re.DOTALL
 )
@@ -19,7 +20,7 @@ _SESSION_STATEMENT: Final = re.compile(
     rf"{_SPACE}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL
 )
 """Statements whose effects on the connection outlive the transaction, even if it is rolled back."""
-_GAP: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+_GAP: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+"
 _VERSION_STATEMENT: Final = re.compile(
     rf"{_SPACE}PRAGMA\b{_GAP}(?:(?:\w+|\"[^\"]*\"|'[^']*'|`[^`]*`|\[[^\]]*\]){_GAP}\.{_GAP})?"
     rf"[\"'`\[]?(?P<name>user_version|application_id)[\"'`\]]?{_GAP}[=(]",
@@ -124,8 +125,8 @@ class ReadOnlyGuard(ConnectionGuard):
         super().__init__(connection)
 
     def start(self) -> None:
-        """Starts the guard, as that of other connections."""
-        self._connection.is_reusable = False
+        """Makes the connection read-only, and starts the guard."""
+        self._connection.is_reusable = False  # also if an interrupt follows the next call
         self._connection.pragma("query_only", True)
         super().start()
 
