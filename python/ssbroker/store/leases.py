@@ -1,4 +1,8 @@
-"""Leases of conversation groups; each hides the messages of a group from RECEIVE until a given time."""
+"""Leases and waits of conversation groups, which keep the messages of a group from RECEIVE.
+
+A group is leased while a job has its messages, and waits until a scheduled time or a retry. Both are rows of `ssb_group_leases`; a wait
+has no `lease_id`. The ready messages of a group that waits are hidden until the wait is freed.
+"""
 
 from __future__ import annotations
 
@@ -59,33 +63,33 @@ def hide(connection: Connection, group: bytes) -> None:
 
 
 def show(connection: Connection, group: bytes, *, ready_at: int | None = None) -> None:
-    """Shows the hidden messages of a group; with `ready_at`, their age counts from this time instead of from their arrival."""
+    """Shows the hidden messages of a group; with `ready_at`, the age of its ready messages counts from this time instead of from their arrival."""
     connection.execute(_SET_HIDDEN, (0, ready_at, group))
 
 
 def free(connection: Connection, lease: Lease, *, now: int) -> None:
     """Ends a lease or wait, and makes the messages of the group available; keeps the numbers of attempts and failures."""
-    group = lease.conversation_group_id
+    group, ready_at = lease.conversation_group_id, min(lease.until, now)
+    if not lease.attempts:
+        remove(connection, group, ready_at=ready_at)
+        return
+    store(connection, lease._replace(process_id=None, until=0))
     if lease.lease_id is None:
-        show(connection, group, ready_at=min(lease.until, now))
-    if lease.attempts:
-        store(connection, lease._replace(process_id=None, until=0))
-    else:
-        remove(connection, group)
+        show(connection, group, ready_at=ready_at)
 
 
 def free_ended_waits(connection: Connection, *, now: int) -> set[int]:
-    """Makes the messages of groups available whose wait has ended; returns the ids of their queues."""
+    """Makes available the messages of groups whose wait has ended; returns the ids of their queues."""
     ended_waits = [Lease._make(row) for row in connection.execute(_ENDED_WAITS, (now,))]
     for wait in ended_waits:
         free(connection, wait, now=now)
     return {wait.queue_id for wait in ended_waits}
 
 
-def remove(connection: Connection, group: bytes) -> None:
-    """Deletes the lease or wait of a conversation group, whose hidden messages become visible."""
+def remove(connection: Connection, group: bytes, *, ready_at: int | None = None) -> None:
+    """Deletes the lease or wait of a conversation group; after a wait, its messages are shown as by `show`."""
     if connection.execute(_REMOVE, (group,)).get:
-        show(connection, group)
+        show(connection, group, ready_at=ready_at)
 
 
 def ended(connection: Connection, *, now: int) -> list[Lease]:
