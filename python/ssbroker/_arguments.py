@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker import _core
+from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.exceptions import InvalidGuidError, OptionError
 
 DURATION_MAX: Final = 366 * 24 * 3600
@@ -105,6 +106,11 @@ def is_utf8_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_service_name(name: str) -> bool:
+    """Whether a conversation or a remote service binding may name a service like this."""
+    return 0 < len(name) <= SERVICE_NAME_MAX and "\0" not in name and is_utf8_text(name)
 
 
 def check_booleans(**given: object) -> None:

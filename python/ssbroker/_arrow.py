@@ -221,7 +221,7 @@ def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> A
     """Returns an object with Arrow capsules unchanged, a dataset as a stream, and a list of dicts or a pandas or Spark DataFrame as a table.
 
     The keys of all dicts become columns. Missing values in pandas become null. `read` contains the names of the columns to
-    read; other columns of dicts and DataFrames are null if their values may not convert to Arrow.
+    read; other columns of dicts and pandas DataFrames are null, and so are 128-bit integers of Polars.
 
     Examples:
         >>> as_arrow([{"name": "Orders"}, {"name": "Stock", "route_id": 7}], name="routes").to_pylist()
@@ -266,7 +266,8 @@ def _from_pandas(frame: Any, *, name: str, read: Collection[str] | None) -> Any:
     infer_type = sys.modules["pandas"].api.types.infer_dtype
     objects = [column for column in _ID_COLUMNS if column in converted and frame.dtypes[column].name == "object"]
     mixed_ids = [column for column in objects if infer_type(frame[column]) == "mixed"]
-    converted = converted.assign(**{column: _cells(column, frame[column].tolist()) for column in mixed_ids})
+    if mixed_ids:  # `assign` copies the frame
+        converted = converted.assign(**{column: _cells(column, frame[column].tolist()) for column in mixed_ids})
     with _arrow_errors(frame, name=name):
         try:
             table = pa.Table.from_pandas(converted)
@@ -312,7 +313,7 @@ def _without_wide_integers(frame: Any, *, name: str, read: Collection[str] | Non
 
 
 def _cells(column: object, values: list[Any]) -> list[Any]:
-    """Converts UUIDs to text, and ids as bytes too if the column also contains text: Arrow would store the bytes of the text.
+    """Converts UUIDs to text. If an id column contains both bytes and text, converts the bytes, too; otherwise Arrow would store the text as bytes.
 
     Examples:
         >>> _cells("conversation_id", ["-", bytes(16), None, b"-"])

@@ -717,7 +717,9 @@ class Session:
         """
 
     def release(self, is_reusable: bool, /) -> None:
-        """Gives up the connection and releases the lock, which keeps the connection if `is_reusable` and the file is open; otherwise closes it.
+        """Gives up the connection, and releases the lock.
+
+        The lock keeps the connection if `is_reusable` and the file is open; otherwise the connection is closed.
 
         Args:
             is_reusable: Whether nothing is open on the connection: no transaction, statement or cursor.

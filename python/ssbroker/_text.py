@@ -18,6 +18,16 @@ _COMPARED_MAX: Final = 500
 """Among more names than this, only names that differ by one letter are suggested: comparing 20,000 takes a second for each error in a script."""
 
 
+def utf16_length(text: str) -> int:
+    """Returns the length as SQL Server counts it: characters outside the basic multilingual plane count twice."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def utf16_prefix(text: str, length: int) -> str:
+    """Returns the longest beginning of a text that has at most this `utf16_length`."""
+    return text.encode("utf-16-le", "surrogatepass")[: 2 * length].decode("utf-16-le", "ignore")
+
+
 def quoted(name: str) -> str:
     r"""Returns a name in quotation marks, safe for a terminal; its spaces are protected from line breaks until `restore_spaces`.
 

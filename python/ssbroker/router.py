@@ -389,8 +389,8 @@ class Router:
             rows (`schemas.REJECTED_CONVERSATIONS`), both in this type.
 
         Raises:
-            SchemaError: As for `route`, or the rows already have a column with the name of a decision column (in
-                any case, for a DuckDB relation).
+            SchemaError: As for `route`, or the rows already have a column with the name of a decision column
+                (regardless of case, for a DuckDB relation).
             InputError: A value is invalid; the error names column, row and value.
             OptionError: `now` is not a datetime with a time zone, or `errors` is neither `raise` nor `reject`.
 

@@ -382,7 +382,7 @@ def test_rollback_cannot_undo() -> None:
 
 
 def test_throw_ends_the_script() -> None:
-    assert "THROW ends the script here" in str(refused("USE Sales", "IF 1 = 1 THROW 50000, 'x', 1"))
+    assert "the script ends here with THROW" in str(refused("USE Sales", "IF 1 = 1 THROW 50000, 'x', 1"))
 
 
 @pytest.mark.parametrize(

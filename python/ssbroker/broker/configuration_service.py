@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes, integer_argument
+from ssbroker._text import utf16_prefix
 from ssbroker._well_known import (
     CONFIGURATION_NOTICE,
     CONFIGURATION_SERVICE,
@@ -28,7 +29,6 @@ from ssbroker.broker.dynamic_routing import MissingRoute
 from ssbroker.broker.object_names import bracketed_queue_name, queue_key
 from ssbroker.catalog.table_files import FORMATS, read_table
 from ssbroker.ddl.statements import RouteClauses
-from ssbroker.ddl.token_cursor import utf16_prefix
 from ssbroker.exceptions import BrokerError, InputError, LockTimeoutError
 from ssbroker.protocol.broker_errors import RECEIVE_DISABLED
 from ssbroker.protocol.settings import DESCRIPTION_MAX

@@ -16,7 +16,7 @@ from ssbroker.broker.instance_transaction import InstanceTransaction
 from ssbroker.broker.object_names import check_object_name
 from ssbroker.ddl import refusal_texts
 from ssbroker.ddl.statements import BrokerOption
-from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name, name_is_taken
+from ssbroker.ddl.system_objects import SYSTEM_DATABASES, canonical_name, taken_name_text
 from ssbroker.exceptions import BrokerError, BrokerWarning, LockTimeoutError, OptionError, StorageError
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.store import database_registry, file_ownership
@@ -183,9 +183,9 @@ def _check_free(transaction: InstanceTransaction, name: str) -> None:
     check_object_name(name)
     is_registered = database_registry.by_name(transaction.listing(), name) is not None
     if is_registered and name in transaction.unavailable:
-        raise refusal(f"{name_is_taken(name)}, but cannot be used: {transaction.unavailable[name]}", 1801)
+        raise refusal(f"{taken_name_text(name)}, but cannot be used: {transaction.unavailable[name]}", 1801)
     if canonical_name(name) in SYSTEM_DATABASES or is_registered:
-        raise refusal(name_is_taken(name), 1801)
+        raise refusal(taken_name_text(name), 1801)
 
 
 def _check_not_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:

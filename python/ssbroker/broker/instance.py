@@ -617,7 +617,7 @@ class Instance:
         self, subscriber: Callable[[First], None], kind: type[First], /, *kinds: type[First]
     ) -> Callable[[], None]: ...
 
-    # For mypy, which does not infer a union as `First`.
+    # mypy does not infer a union for `First`, so two and three kinds have their own overloads.
     @overload
     def subscribe(
         self, subscriber: Callable[[First | Second], None], kind: type[First], second: type[Second], /

@@ -546,6 +546,7 @@ class Job:
             raise
 
     def _release(self, error: BaseException | None) -> None:
+        """Ends an open transaction of the job, then the lease."""
         self._ended_with("give back")
         transaction, self._transaction = self._transaction, None
         if transaction is not None:  # an interrupt came before its end

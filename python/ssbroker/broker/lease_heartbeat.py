@@ -17,8 +17,8 @@ _RETRIES_PER_EXTENSION: Final = 4
 class LeaseHeartbeat:
     """A thread that extends a lease each time that a third of its duration has passed, until `stop`.
 
-    It survives failures, such as lock timeouts, and ends when the job has ended or has lost its lease. The thread also ends if the job is
-    deleted, because an interrupt has kept it from ending, or if the process is killed; then nobody extends the lease, and it ends.
+    The thread continues after failures, such as lock timeouts, and ends when the job has ended or has lost its lease. It also ends if the job
+    is deleted because of an interrupt, or if the process is killed; then the lease is no longer extended, and ends.
 
     Args:
         database: The database of the queue.

@@ -62,15 +62,15 @@ class DeliveryResult:
 
     @property
     def error_number(self) -> int | None:
-        """The reason why the target did not accept all messages, so that the sender keeps the rest; None if it did."""
+        """The number of the error because of which the sender keeps messages; None if there is none."""
         end = self.batch.messages[-1].message_sequence_number + 1
         return self.outcome.error_number if self.outcome.acknowledged < end else None
 
     @property
     def shows_data_loss(self) -> bool:
         """Whether the target has lost messages that it had acknowledged: it expects one that the sender no longer has."""
-        is_accepted = self.outcome.error is None and self.outcome.error_number is None
-        return is_accepted and self.outcome.acknowledged < self.batch.messages[0].message_sequence_number
+        is_refused = self.outcome.error is not None or self.outcome.error_number is not None
+        return not is_refused and self.outcome.acknowledged < self.batch.messages[0].message_sequence_number
 
 
 def read_batches(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[DeliveryBatch], list[int]]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
+from ssbroker._arguments import is_service_name
 from ssbroker.broker.keys_at_rest import KeyEncryption
 from ssbroker.broker.object_names import check_not_existing, check_object_name, existing
 from ssbroker.ddl import refusal_texts
-from ssbroker.ddl.token_cursor import is_service_name
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.broker_errors import refusal
 from ssbroker.security.certificates import Validity, key_to_der, make_dialog_certificate

@@ -277,9 +277,9 @@ class WorkQueue:
             heartbeat: As in `take`.
 
         Raises:
-            BrokerError: The queue has been dropped (15151), or it has been disabled (9617) for the time of `timeout`.
-            StorageError: The database cannot be used for the time of `timeout`. Immediately, if its file was moved, deleted or
-                replaced, or if the instance was opened before this process was forked.
+            BrokerError: The queue has been dropped (15151), or has been disabled for `timeout` seconds (9617).
+            StorageError: The database could not be used for `timeout` seconds; raised at once if its file was moved, deleted
+                or replaced, or if the instance was opened before this process was forked.
             OptionError: An option has an invalid value, or `function` is a coroutine or generator function.
 
         Examples:
@@ -314,9 +314,9 @@ class WorkQueue:
             heartbeat: As in `take`.
 
         Raises:
-            BrokerError: The queue has been dropped (15151), or it has been disabled (9617) for the time of `timeout`.
-            StorageError: The database cannot be used for the time of `timeout`. Immediately, if its file was moved, deleted or
-                replaced, or if the instance was opened before this process was forked.
+            BrokerError: The queue has been dropped (15151), or has been disabled for `timeout` seconds (9617).
+            StorageError: The database could not be used for `timeout` seconds; raised at once if its file was moved, deleted
+                or replaced, or if the instance was opened before this process was forked.
             OptionError: An option has an invalid value, or `function` is not a coroutine function.
 
         Examples:

@@ -94,7 +94,7 @@ class _Failures:
 
         Raises:
             Exception: The error, if no later attempt can succeed, for example because the queue was dropped, or if attempts have failed
-                for the time of the timeout.
+                until the timeout has passed.
         """
         if job:
             if isinstance(error, LeaseLostError):

@@ -155,8 +155,9 @@ class Catalog:
                 zone.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
-            lenient: Whether to skip statements that SQL Server would reject, with a warning, and to accept a database
-                name that looks like a misspelling of one that a script creates.
+            lenient: Whether to skip statements that SQL Server would reject, with a warning, and to accept scripts without
+                Service Broker statements, database names that look like misspellings of names that a script creates,
+                and changes of an endpoint that no script creates.
 
         Returns:
             The catalog.

@@ -255,7 +255,7 @@ def _print_change(change: Change, console: Console) -> None:
 
 _ENDS: Final = {
     "lost": "Conversations that are no longer delivered:",
-    "unacknowledged": "Conversations that are delivered, but no longer acknowledged or answered:",
+    "unacknowledged": "Conversations that are no longer acknowledged or answered:",
     "arrives": "Conversations that are now delivered:",
     "acknowledged": "Conversations that are now acknowledged and answered:",
     "other": "Other conversations that end elsewhere:",

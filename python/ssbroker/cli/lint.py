@@ -32,7 +32,7 @@ from ssbroker.cli.diagnose_options import (
 from ssbroker.cli.options import (
     AtOption,
     EncodingOption,
-    LenientOption,
+    LenientLintOption,
     VariableOption,
     VerboseOption,
     as_options,
@@ -90,7 +90,7 @@ def lint(
     html: HtmlOption = None,
     variable: VariableOption = None,
     encoding: EncodingOption = None,
-    lenient: LenientOption = False,
+    lenient: LenientLintOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Find problems in the routing tables, databases and services of one or more instances, and in the scripts that describe them.

@@ -79,6 +79,13 @@ LenientOption: TypeAlias = Annotated[
         help="Skip statements that are not T-SQL, and accept scripts without Service Broker statements, such as exports of whole servers.",
     ),
 ]
+LenientLintOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--lenient",
+        help="Accept scripts without Service Broker statements, such as exports of whole servers, and names of databases that look like misspellings.",
+    ),
+]
 LenientCatalogOption: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -180,7 +187,7 @@ def parse_script_options(
 
 
 def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
-    """Parses the values of `--variable`; returns the values of the variables by name, after those of the environment."""
+    """Parses the values of `--variable`; returns the values of the variables by name, and those of environment variables with other names."""
     from ssbroker.ddl import sqlcmd  # noqa: PLC0415 - keeps the start of other commands fast
 
     given = {name: value for name, value in os.environ.items() if sqlcmd.VARIABLE_NAME.fullmatch(name) is not None}
@@ -194,7 +201,7 @@ def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
 
 @contextmanager
 def suggesting_lenient(*, lenient: bool) -> Iterator[None]:
-    """Adds to the error of a rejected statement that `--lenient` skips the statement."""
+    """Adds to the error of a statement that SQL Server would reject, which has a number, that `--lenient` skips the statement."""
     try:
         yield
     except DdlError as error:

@@ -88,7 +88,7 @@ def possible_row(known: Iterable[Row], id_column: str, *, named: Iterable[str] =
     """Returns the row that a view may have besides the known rows, from which its name, id and type differ.
 
     Args:
-        known: The known rows; if they have types, these are types of which all objects are known.
+        known: The known rows. If they have types, no other object has one of these types.
         id_column: The column of the id.
         named: Other names from which the name differs.
     """

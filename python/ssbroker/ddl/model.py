@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, Literal
 
+from ssbroker._arguments import is_service_name
 from ssbroker._text import (
     bracketed,
     did_you_mean,
@@ -54,11 +55,10 @@ from ssbroker.ddl.system_objects import (
     SYSTEM_DATABASES,
     SYSTEM_MESSAGE_TYPES,
     SYSTEM_SERVICES,
-    cannot_be_created,
     canonical_name,
-    name_is_taken,
+    refused_creation_text,
+    taken_name_text,
 )
-from ssbroker.ddl.token_cursor import is_service_name
 
 FIRST_ROUTE_ID: Final = 65_536
 """The id of the first route of a database in SQL Server."""
@@ -363,7 +363,7 @@ class InstanceModel:
             awaited.is_awaited = False
             return awaited
         if self.resolve(name) in self.databases or canonical_name(name) in SYSTEM_DATABASES:
-            raise RefusalError(cannot_be_created(self.resolve(name)), 1801)
+            raise RefusalError(refused_creation_text(self.resolve(name)), 1801)
         self.is_complete |= all(other in SYSTEM_DATABASES for other in self.databases) and not self.dropped
         self.dropped.discard(name)
         return self._add(name)
@@ -409,7 +409,7 @@ class InstanceModel:
         if name in SYSTEM_DATABASES:
             raise RefusalError(refusal_texts.system_database(name, "renamed"), 3708)
         if canonical_name(new) in SYSTEM_DATABASES or self.resolve(new) in self.databases.keys() - {name}:
-            raise RefusalError(name_is_taken(new), 1801)
+            raise RefusalError(taken_name_text(new), 1801)
         self.databases = {new if key == name else key: one for key, one in self.databases.items()}
         for service in self.services.values():
             service.queue = (new, *service.queue[1:]) if service.queue[0] == name else service.queue

@@ -76,8 +76,9 @@ class ScriptOptions:
     Attributes:
         variables: Values of sqlcmd variables, by name in lower case.
         encoding: The encoding of scripts without a byte order mark; None means UTF-8.
-        lenient: Whether refused statements become notes, and database names may look like misspellings of names that a
-            script creates. An instance skips only statements that do not exist in T-SQL.
+        lenient: Whether refused statements become notes, database names may look like misspellings of names that a script
+            creates, an endpoint may be altered that no script creates, and scripts may be without Service Broker
+            statements. An instance skips only statements that do not exist in T-SQL, and accepts such scripts.
         collects: Whether all errors become notes, also those of sqlcmd commands and encodings.
         any_order: Whether the scripts are the files of a folder: each file starts in the default database, and may need
             objects that later files create.

@@ -20,7 +20,7 @@ MASTER_KEY_CLOSED: Final = "the master key is not open; first use OPEN MASTER KE
 def invalid_service_name(name: str) -> str:
     """Returns why a conversation or a remote service binding cannot name a service like this."""
     return (
-        f"{name!r:.80} is not a valid service name; expected 1 to {SERVICE_NAME_MAX} characters, without NUL and unpaired "
+        f"{name!r:.80} is not a valid service name; expected 1 to {SERVICE_NAME_MAX} characters, without NUL or unpaired "
         "surrogates"
     )
 

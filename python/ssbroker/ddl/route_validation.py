@@ -6,11 +6,10 @@ import re
 from typing import Final
 
 from ssbroker import _core
-from ssbroker._text import shown
+from ssbroker._text import shown, utf16_length
 from ssbroker._well_known import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX, PORT_MAX
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.statements import RouteClauses
-from ssbroker.ddl.token_cursor import utf16_length
 from ssbroker.exceptions import InvalidAddressError, InvalidGuidError
 
 AUTO_CREATED_LOCAL: Final = "AutoCreatedLocal"

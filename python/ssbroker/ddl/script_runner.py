@@ -139,7 +139,7 @@ class ScriptRunner:
         notes: What was not done.
         run_count: The number of Service Broker statements that ran.
         seen_count: The number of Service Broker statements in the scripts.
-        queue_names: The names of the queues in the scripts, without case and schema; no other object has such a name.
+        queue_names: The names of the queues in the scripts, without case and schema; other objects are assumed to have other names.
     """
 
     def __init__(self, *, lenient: bool = False, collects: bool = False, any_order: bool = False) -> None:
@@ -319,7 +319,7 @@ class ScriptRunner:
                 if not is_throw:
                     raise _BatchEndError
                 self._throw_again(frame)
-                raise RefusalError("THROW ends the script here")
+                raise RefusalError("the script ends here with THROW")
             case statements.Unknown() | statements.Skipped() | statements.DefineModule():
                 self._skip_other(target, source, parsed, frame)
             case _:
@@ -583,7 +583,8 @@ class ScriptRunner:
 
     def created_names(self, kinds: frozenset[str], database: str) -> list[str]:
         """Returns the names, without case, of the objects of these kinds that the script created in a database."""
-        return [name for (where, name), kind in self._others.items() if where == folded(database) and kind in kinds]
+        key = folded(database)
+        return [name for (where, name), kind in self._others.items() if where == key and kind in kinds]
 
     def has_others(self, database: str) -> bool:
         """Returns whether a database may contain tables and other objects that the script did not create."""
@@ -640,7 +641,8 @@ def _is_about_broker(parsed: ParsedStatement) -> bool:
 
 def _misplaced_text(kind: str, verbs: Sequence[str]) -> str:
     """States that the statements after a procedure, view or the like are part of it, because no GO separates them."""
-    noun = {"PROC": "procedure"}.get(noun := kind.rsplit(maxsplit=1)[-1], noun.lower())
+    word = kind.rsplit(maxsplit=1)[-1]
+    noun = "procedure" if word == "PROC" else word.lower()
     return (
         f"not executed, although {', '.join(verbs)} follows: up to GO, everything is part of the {noun}; "
         f"write GO before {verbs[0]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from ssbroker._text import shown
+from ssbroker._text import bracketed, shown, string_literal
 from ssbroker._well_known import (
     BROKER_SCHEMA,
     CONFIGURATION_NOTICE,
@@ -76,19 +76,19 @@ def canonical_name(name: str) -> str:
     return name.lower() if name.isascii() and name.lower() in SYSTEM_DATABASES else name
 
 
-def name_is_taken(name: str) -> str:
+def taken_name_text(name: str) -> str:
     """Returns why a database cannot get a name (error 1801): a system database or another database already has it."""
     if canonical_name(name) in SYSTEM_DATABASES:
         return f"the name {shown(name)} is reserved for a system database; choose another one"
     return refusal_texts.already_exists("database", name)
 
 
-def cannot_be_created(name: str) -> str:
+def refused_creation_text(name: str) -> str:
     """Returns why CREATE DATABASE is refused (error 1801), with what to do."""
-    reason = name_is_taken(name)
+    reason = taken_name_text(name)
     if name in SYSTEM_DATABASES:
         return reason
     return (
         f"{reason}; to run a script again, remove the statement, or guard it: "
-        f"IF DB_ID(N'{name}') IS NULL CREATE DATABASE [{name}]"
+        f"IF DB_ID({string_literal(name)}) IS NULL CREATE DATABASE {bracketed(name)}"
     )

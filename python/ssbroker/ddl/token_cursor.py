@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-from ssbroker._arguments import is_utf8_text
-from ssbroker._text import did_you_mean
-from ssbroker._well_known import SERVICE_NAME_MAX
+from ssbroker._text import did_you_mean, utf16_length
 from ssbroker.ddl import lexer
 from ssbroker.ddl.errors import RefusalError
 from ssbroker.ddl.lexer import ScriptSource, Token
@@ -277,21 +275,6 @@ def check_name(name: str) -> None:
         raise RefusalError(f"the name that starts with {name[:20]} has more than {NAME_CHARACTERS_MAX} characters", 103)
     if "\0" in name:
         raise RefusalError(f"the name {name!r} contains NUL, which is not a valid character")
-
-
-def is_service_name(name: str) -> bool:
-    """Whether a conversation, a route or a remote service binding may name a service like this."""
-    return 0 < len(name) <= SERVICE_NAME_MAX and "\0" not in name and is_utf8_text(name)
-
-
-def utf16_length(text: str) -> int:
-    """Returns the length as SQL Server counts it: characters outside the basic multilingual plane count twice."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-def utf16_prefix(text: str, length: int) -> str:
-    """Returns the longest beginning of a text that has at most this `utf16_length`."""
-    return text.encode("utf-16-le", "surrogatepass")[: 2 * length].decode("utf-16-le", "ignore")
 
 
 def skip_rest(cursor: TokenCursor) -> None:

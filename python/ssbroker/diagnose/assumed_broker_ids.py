@@ -1,4 +1,4 @@
-"""Assumes broker ids for databases whose id a script cannot contain, so that an unknown id does not count as a different id."""
+"""Assumes broker ids for databases whose id the catalogs do not state, so that an unknown id does not count as a different id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class AssumedBrokerIds:
     A database with an unknown id gets the id that most routes to its services name, directly or through forwarders. The
     id must not belong to another database, and NEW_BROKER must not have replaced it in this database. If there is no
     such id, the database gets a new id. If two databases qualify for an id, the first in the order of the fleet gets
-    it. Replicas of a database in an availability group have the same id. In SQL Server, every database has an id, by which a reply finds its database.
+    it. Replicas of a database in an
+    availability group have the same id. In SQL Server, every database has an id, by which a reply finds its database.
 
     Attributes:
         given: The fleet without the assumed ids.
@@ -64,11 +65,13 @@ class AssumedBrokerIds:
 
     @cached_property
     def _hosts(self) -> dict[str, list[Location]]:
-        """For each service, the databases that have it and whose ids are assumed; names of enabled databases come first, in all replicas."""
+        """For each service, the databases that have it and whose ids are assumed; databases that are enabled in any instance come first."""
         found: defaultdict[str, list[Location]] = defaultdict(list)
         enabled: set[str] = set()
         instances = {instance for instance, _ in self.databases}
-        for instance in filter(instances.__contains__, self.fleet):
+        for instance in self.fleet:
+            if instance not in instances:
+                continue
             tables = read_tables(self.fleet[instance])
             enabled.update(name for name, row in tables.databases.items() if row.enabled)
             for service, hosts in tables.hosts.items():
@@ -78,7 +81,7 @@ class AssumedBrokerIds:
         return {service: sorted(hosts, key=lambda host: host[1] not in enabled) for service, hosts in found.items()}
 
 
-def with_assumed_ids(fleet: Fleet) -> AssumedBrokerIds:
+def assumed_ids_of(fleet: Fleet) -> AssumedBrokerIds:
     """Returns the assumed ids of a fleet. The result is kept, because computing it takes longer than a trace."""
     kept: AssumedBrokerIds | None = fleet._assumed_ids  # noqa: SLF001 - the fleet keeps it for this function
     if kept is None:

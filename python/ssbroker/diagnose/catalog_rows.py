@@ -157,7 +157,7 @@ def lacks_msdb(catalog: Catalog) -> bool:
     return catalog.script is None and not has_id and MSDB not in pc.unique(catalog.routes["database"]).to_pylist()
 
 
-EXPORT_MSDB: Final = "export the rows of sys.routes in msdb too; unless it was dropped, AutoCreatedLocal is one of them"
+EXPORT_MSDB: Final = "export the rows of sys.routes in msdb too; AutoCreatedLocal is one of them, unless it was dropped"
 """What to do about tables without `msdb`."""
 
 

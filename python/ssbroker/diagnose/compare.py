@@ -119,7 +119,7 @@ class Comparison:
         destinations: The number of conversations before and after, by instance, service and destination, such as
             `REMOTE TCP://orders:4022`.
         not_compared: Differences that are not compared, because they are not part of routing.
-        earlier_expiries: Routes of both sides that expire earlier after the change.
+        earlier_expiries: Routes that both sides have, and that expire earlier after the change.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Comparison:
         self.not_compared: Final = tuple(not_compared)
         """Differences that are not compared, because they are not part of routing, such as `the state of the endpoint`."""
         self.earlier_expiries: Final = tuple(earlier_expiries)
-        """Routes of both sides that expire earlier after the change, with both times."""
+        """Routes that both sides have, and that expire earlier after the change, with both times."""
         self.destinations: Final = destinations
         """The number of conversations before and after, by instance, service and destination, such as `REMOTE TCP://orders:4022`."""
 
@@ -217,20 +217,20 @@ class Comparison:
         return f"Comparison(changes={len(self.changes)}{suffix})"
 
     def _repr_html_(self) -> str:
-        not_compared = [notebook.preformatted(not_compared_text(self))] if self.not_compared else []
-        not_compared += [notebook.preformatted(each) for each in self.earlier_expiries]
+        notes = [notebook.preformatted(not_compared_text(self))] if self.not_compared else []
+        notes += [notebook.preformatted(each) for each in self.earlier_expiries]
         if not self.changes:
-            return notebook.section("No changes", *not_compared)
+            return notebook.section("No changes", *notes)
         title = quantity(len(self.changes), "change")
         if self.conversations is not None:
             title += f", of {self.changed_conversations:,} of {self.conversations:,} conversations"
         columns = ("instance", "database", "service", "before", "after", "cause", "object", "conversations")
         shown = columns if self.conversations is not None else columns[:-1]
-        return notebook.section(title, notebook.table(self.table, columns=shown), *not_compared)
+        return notebook.section(title, notebook.table(self.table, columns=shown), *notes)
 
 
 def _order(change: Change) -> tuple[int, bool, bool]:
-    """Returns the sort key of a change: the most conversations first, then other outcomes; conversations that start in msdb, where few do, come last."""
+    """Returns the sort key of a change: the most conversations first; then those that do not start in msdb, where few do; then other outcomes."""
     return -(change.conversations or 0), change.database == MSDB, change.kind != "outcome"
 
 
@@ -516,7 +516,7 @@ _LOADED_APART: Final = timedelta(minutes=1)
 def _earlier_expiries(
     catalogs: dict[str, tuple[Catalog, Catalog]], moments: tuple[datetime, datetime]
 ) -> Iterator[str]:
-    """Yields the live routes of both sides that expire earlier after the change."""
+    """Yields the live routes that both sides have, and that expire earlier after the change."""
     for instance, (before, after) in catalogs.items():
         if before is after or after.routes["lifetime"].null_count == after.routes.num_rows:
             continue

@@ -57,7 +57,7 @@ class Fleet(Mapping[str, Catalog]):
                 f"instances: expected a mapping of instance names to catalogs, got {type(given).__qualname__}"
             )
         self._instances = dict(instances)
-        self._assumed_ids: Any = None  # of `assumed_broker_ids.with_assumed_ids`
+        self._assumed_ids: Any = None  # of `assumed_broker_ids.assumed_ids_of`
         self._by_address: dict[str, str] = {}
         self._addresses_of: dict[str, frozenset[str]] = {}
         shared: set[str] = set()
@@ -133,8 +133,9 @@ class Fleet(Mapping[str, Catalog]):
             now: The time from which LIFETIME in scripts counts; None for the current time. A datetime must have a time zone.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
-            lenient: Whether to skip statements that SQL Server would reject, with a warning, and to accept a database
-                name that looks like a misspelling of one that a script creates.
+            lenient: Whether to skip statements that SQL Server would reject, with a warning, and to accept scripts without
+                Service Broker statements, database names that look like misspellings of names that a script creates,
+                and changes of an endpoint that no script creates.
 
         Returns:
             The fleet.

@@ -19,7 +19,7 @@ from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker._notebook import escaped
 from ssbroker._text import count_of, restore_spaces, terminal_safe
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
+from ssbroker.diagnose.assumed_broker_ids import assumed_ids_of
 from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.compare import Comparison, not_compared_text, traffic_text
 from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
@@ -288,7 +288,7 @@ def _matrix(fleet: Fleet, now: datetime) -> str:
     if _matrix_size(fleet) > _COMPUTED_MAX:
         return "<p>The matrix is too large for this page; <code>ssbroker.diagnose.reachability</code> returns the matrix as a table.</p>"
     rows: defaultdict[str, defaultdict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    graph = RoutingGraph(with_assumed_ids(fleet).fleet, now=now)
+    graph = RoutingGraph(assumed_ids_of(fleet).fleet, now=now)
     returns = ReturnPaths(graph)
     for row in matrix(graph, sorted(all_services(graph))).to_pylist():
         row["shown"] = row["outcome"]

@@ -15,7 +15,7 @@ from ssbroker.advice import HOW_TO_STATE_ID
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptNote
 from ssbroker.diagnose import database_checks, route_checks, service_checks
-from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds
+from ssbroker.diagnose.assumed_broker_ids import assumed_ids_of
 from ssbroker.diagnose.catalog_rows import EXPORT_MSDB, lacks_msdb, read_tables
 from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings, Subject
@@ -116,7 +116,7 @@ def lint(
     except OverflowError:
         until = datetime.max.replace(tzinfo=now.tzinfo)
     given = Fleet.of(fleet)
-    assumed = AssumedBrokerIds(given)
+    assumed = assumed_ids_of(given)
     context = CheckContext(fleet=assumed.fleet, now=now, until=until, assumed=assumed.databases)
     found = problems(context)
     prover = RemedyProver(context, problems, found)

@@ -14,7 +14,7 @@ import pyarrow.compute
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import Target
-from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
+from ssbroker.diagnose.assumed_broker_ids import assumed_ids_of
 from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
@@ -86,7 +86,7 @@ def reachability(
         >>> matrix.select(["database", "service", "outcome", "next_hop_address"]).to_pylist()
         [{'database': 'Sales', 'service': '//Orders', 'outcome': 'ELSEWHERE', 'next_hop_address': 'TCP://orders:4022'}]
     """
-    whole_fleet = with_assumed_ids(Fleet.of(fleet)).fleet
+    whole_fleet = assumed_ids_of(Fleet.of(fleet)).fleet
     names = None if services is None else string_list(_as_list(services), name="services")
     graph = RoutingGraph(whole_fleet, now=utc_datetime(at, name="at"), pending_request=pending_request)
     return matrix(graph, sorted(all_services(graph)) if names is None else list(dict.fromkeys(names)))

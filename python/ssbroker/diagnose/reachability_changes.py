@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import compared_times
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.assumed_broker_ids import with_assumed_ids
+from ssbroker.diagnose.assumed_broker_ids import assumed_ids_of
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
 from ssbroker.diagnose.reachability import ReachabilitySets, Start
@@ -74,7 +74,7 @@ def reachability_changes(
         [{'effect': 'other', 'service': '//Orders', 'after': 'DELAYED: waits in instance (service_not_found)'}]
     """
     graphs = [
-        RoutingGraph(with_assumed_ids(Fleet.of(fleet)).fleet, now=now, pending_request=pending_request)
+        RoutingGraph(assumed_ids_of(Fleet.of(fleet)).fleet, now=now, pending_request=pending_request)
         for fleet, now in zip((before, after), compared_times(at=at, before_at=before_at), strict=True)
     ]
     rows = sorted(_changes(*map(ReachabilitySets, graphs)), key=_order)

@@ -104,7 +104,7 @@ def check_services(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_failovers(context: CheckContext) -> Iterator[Problem]:
-    """Checks for messages that a secondary replica drops after a failover; msdb is not part of an availability group."""
+    """Checks for messages that a secondary replica drops after a failover; each replica has its own msdb."""
     for replica, role in context.fleet.roles.items():
         if role == "secondary":
             after = context.after_failover(replica)

@@ -18,7 +18,7 @@ from ssbroker._text import bracketed, quoted_name, restore_spaces, string_litera
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import RouteLookup
-from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds, with_assumed_ids
+from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds, assumed_ids_of
 from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.findings import Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet
@@ -121,7 +121,7 @@ def explain_messages(
     cause), `is_followed` (whether the message was followed to its end, and not to an address that no instance has) and
     `assumed_ids` (as in `Trace`).
     """
-    explainer = _Explainer(with_assumed_ids(fleet), lint(fleet, at=now), now=now, pending_request=pending_request)
+    explainer = _Explainer(assumed_ids_of(fleet), lint(fleet, at=now), now=now, pending_request=pending_request)
     return [explainer.row(row, str(instance)) for row in messages.to_pylist()]
 
 

@@ -14,7 +14,7 @@ from ssbroker._text import printable, quoted, restore_spaces, route_name, shorte
 from ssbroker.advice import unstated_ids_text
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
-from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds, with_assumed_ids
+from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds, assumed_ids_of
 from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses
@@ -324,7 +324,7 @@ def trace(
         >>> found.end.outcome, found.end.address
         ('ELSEWHERE', 'TCP://orders:4022')
     """
-    assumed = with_assumed_ids(Fleet.of(fleet))
+    assumed = assumed_ids_of(Fleet.of(fleet))
     whole_fleet = assumed.fleet
     name: object = to_service_name
     if not isinstance(name, str):

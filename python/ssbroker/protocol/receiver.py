@@ -149,7 +149,7 @@ class BatchReceiver:
     def _with_digests(
         self, fresh: Sequence[tuple[Dialog, EnvelopeRow, bytes]], now: int, peer: bytes | None
     ) -> list[OpenedFragment]:
-        """Returns fragments with digests instead of signatures; a message must have a signature (P21)."""
+        """Returns fragments with digests instead of signatures; reports messages without a signature and omits them (P21)."""
         parts: list[OpenedFragment] = []
         secured: dict[EndpointKey, list[tuple[OpenedFragment, EnvelopeRow]]] = {}
         for dialog, row, body in fresh:
@@ -158,9 +158,9 @@ class BatchReceiver:
             if incoming is None or message_type is None:
                 continue
             kind = (message_type, row.message_id, row.is_end, row.is_error)
-            digests = (row.message_signature, row.fragment_signature)
-            part = OpenedFragment(incoming, row.sequence, row.fragment, row.count, body, *digests, kind)
-            required = digests if row.security == Protection.SIGNED and row.count > 1 else digests[:1]
+            signatures = (row.message_signature, row.fragment_signature)
+            part = OpenedFragment(incoming, row.sequence, row.fragment, row.count, body, *signatures, kind)
+            required = signatures if row.security == Protection.SIGNED and row.count > 1 else signatures[:1]
             if any(signature is None or len(signature) != _DIGEST_BYTES for signature in required):
                 self._emit_corrupted(dialog, part, "a signature is missing", now, peer)
                 continue

@@ -442,7 +442,8 @@ class DecisionJoin:
             "reason": sf.when(is_known, _one_of(self._labels.reasons, codes["reason"])),
             "match_step": sf.when(is_known & (step != NO_STEP), step.cast("tinyint")),
         }
-        # `sf.when(is_valid, NULL)` would not do for a field that is always null: Spark replaces it by NULL.
+        # A field that is always null must read `is_valid`, too, which raises the error about an invalid row. Spark simplifies
+        # `sf.when(is_valid, NULL)` to NULL, but not this; "0" never appears, because `is_valid` is never false.
         never = sf.when(~is_valid, "0")
         others = {
             name: (sf.when(is_valid, found[name]) if name in found else never).cast(sql_type)

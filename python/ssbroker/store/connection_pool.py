@@ -184,7 +184,7 @@ class ConnectionPool:
             connection.user = thread
             return connection
         finally:
-            if key in self._entered:  # without a call, after which an interrupt would lose the connection
+            if key in self._entered:  # not `pop`: an interrupt after a call would lose the connection
                 del self._entered[key]
 
     @property

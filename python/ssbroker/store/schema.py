@@ -332,7 +332,7 @@ DATABASE: Final = (
     CREATE UNIQUE INDEX ssb_failures_moved ON ssb_failures (conversation_group_id) WHERE moved_to IS NOT NULL;
     """,
     """
-    -- 1 for the messages that were ready when their conversation group began to wait for a retry or for its scheduled time. RECEIVE skips
+    -- 1 for the messages that were ready when their conversation group began to wait, or when they joined it. RECEIVE skips
     -- them without reading them. SQLite stores 0 and 1 in the header of a record, so the column is read without the pages of the body.
     ALTER TABLE ssb_queued_messages ADD COLUMN is_hidden INTEGER NOT NULL DEFAULT 0;
     UPDATE ssb_queued_messages SET is_hidden = 1 WHERE status = 1 AND endpoint_id IN (

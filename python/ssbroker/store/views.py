@@ -230,7 +230,7 @@ def _select(queue_id: int | None, span: tuple[int, int] | None) -> tuple[str, tu
 _NUMBER_MAX: Final = 2**63 - 1
 _STATUSES: Final = (RETAINED_RECEIVED, READY, EARLY, RETAINED_SENT)
 _PRIORITIES: Final = range(1, 11)
-# The index orders the messages of a queue by status, mark and priority before queuing order, so each combination is read
+# The index orders the messages of a queue by status, `is_hidden` and priority before queuing order, so each combination is read
 # separately, and the results are merged.
 _LENGTHS_OF: Final = """
     SELECT queuing_order, length(message_body) FROM ssb_queued_messages

@@ -39,7 +39,7 @@ enum End {
 struct Inner {
     /// The thread that holds the lock.
     holder: Option<u64>,
-    /// The `threading.Lock` with which the holder requested the lock; `None` if the holder did not have to wait for it.
+    /// The `threading.Lock` with which the holder requested the lock; `None` if the holder requested it without one.
     request: Option<Py<PyAny>>,
     /// The waiting threads, each with a `threading.Lock` that is released when the thread gets the lock.
     waiting: VecDeque<(Py<PyAny>, u64)>,

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from ssbroker._arguments import guid_bytes, integer_argument
+from ssbroker._arguments import guid_bytes, integer_argument, is_service_name
+from ssbroker._text import utf16_length
 from ssbroker._well_known import END_DIALOG, ERROR
 from ssbroker.broker.dialogs.endpoint_end import close, end_with_error, remove
 from ssbroker.broker.dialogs.enqueue import delete_unacknowledged, queue_for_transmission, queue_of
@@ -16,7 +17,6 @@ from ssbroker.broker.dialogs.send import deliver_or_queue, refused_in_state
 from ssbroker.broker.object_names import existing
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.ddl import refusal_texts
-from ssbroker.ddl.token_cursor import is_service_name, utf16_length
 from ssbroker.exceptions import BrokerError, OptionError, SchemaError
 from ssbroker.protocol.broker_errors import (
     ENDPOINT_GONE,

@@ -88,7 +88,7 @@ def receive(work: Work, queue_name: str, request: ReceiveRequest) -> pa.Table:
 
 
 def _free_ended_waits(work: Work) -> None:
-    """Makes messages available whose wait has ended, if the background thread has not done so yet."""
+    """Makes available the messages whose wait has ended, if the background thread has not done so yet."""
     work.effects.arrived |= leases.free_ended_waits(work.connection, now=work.now())
 
 

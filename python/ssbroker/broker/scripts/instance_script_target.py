@@ -29,9 +29,9 @@ from ssbroker.ddl.system_objects import (
     SYSTEM_CONTRACTS,
     SYSTEM_DATABASES,
     SYSTEM_MESSAGE_TYPES,
-    cannot_be_created,
     canonical_name,
-    name_is_taken,
+    refused_creation_text,
+    taken_name_text,
 )
 from ssbroker.exceptions import BrokerError, StorageError, UnknownDatabaseError
 from ssbroker.protocol.broker_errors import refusal
@@ -223,7 +223,7 @@ class InstanceScriptTarget:
     def _create_database(self, statement: statements.CreateDatabase, annotations: Mapping[str, str]) -> Remark | None:
         name, files = statement.name, statement.files
         if self.resolve(name) in {*self._transaction.names, *SYSTEM_DATABASES}:
-            raise RefusalError(cannot_be_created(self.resolve(name)), 1801)
+            raise RefusalError(refused_creation_text(self.resolve(name)), 1801)
         if not statement.is_attach:
             database = database_lifecycle.create(self._instance, self._transaction, name)
             self._set_guid(database, annotations)
@@ -260,7 +260,7 @@ class InstanceScriptTarget:
             return
         other = self.resolve(new)
         if name not in SYSTEM_DATABASES and other != name and other in self._transaction.names:
-            raise RefusalError(name_is_taken(other), 1801)
+            raise RefusalError(taken_name_text(other), 1801)
         database_lifecycle.rename(self._transaction, name, new)
         self.current = new if self.current == name else self.current
 
