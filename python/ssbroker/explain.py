@@ -56,8 +56,8 @@ _ORIGINS: Final = {
 }
 _SEARCH_ORDER: Final = {
     "begun_here": "; the sender's own database is searched first",
-    "from_outside": "; in any order, because the message came from outside",
-    "re_entered": "; in any order, because the message came from outside",
+    "from_outside": "; no database is preferred, because the message came from outside",
+    "re_entered": "; no database is preferred, because the message came from outside",
 }
 _PICKS: Final = {
     "hash": "picked by conversation id",

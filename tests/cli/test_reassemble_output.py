@@ -217,7 +217,7 @@ def test_invalid_session_keys_are_reported_without_the_key(
         (["--session-key-column", "nothing"], "in.parquet: nothing: the column is missing"),
         (
             ["--max-pending-bytes", "many"],
-            "--max-pending-bytes: 'many' is not a valid size; expected a size such as 256MiB, or none",
+            "--max-pending-bytes: 'many' is not a valid size; expected a size such as 256MiB, or 'none' for no limit",
         ),
         (
             ["--max-pending-messages", "1e6"],

@@ -41,7 +41,7 @@ def test_invalid_rows_are_written_with_their_place_and_the_others_are_routed(
     )
 
     assert (result.status, result.err) == (0, "")
-    assert result.out.endswith(f"to {written}\n3 invalid rows rejected to {rejected}\n")
+    assert result.out.endswith(f"to {written}\n3 invalid rows rejected, listed in {rejected}\n")
     good = table.filter(pa.array([number not in BAD for number in range(ROWS)]))
     rows = read(written)
     assert decisions_of(rows) == expected_decisions(catalog, conversations(3)) + expected_decisions(catalog, good)

@@ -328,13 +328,13 @@ def test_folder_without_an_instance(tmp_path: Path, run: Run) -> None:
     for folder in (tmp_path / str(uuid.UUID(int=7)), tmp_path / "empty"):
         result = run("serve", folder, *UNENCRYPTED)
         assert (result.status, result.err.count("\n")) == (1, 1)  # the disk may not be mounted yet
-        assert result.err.startswith(f"ssbroker: {folder}: is not the folder of an instance")
+        assert result.err.startswith(f"ssbroker: {folder}: is not an instance folder")
 
 
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (UNENCRYPTED, 1, "is not the folder of an instance"),
+        (UNENCRYPTED, 1, "is not an instance folder"),
         ((), 2, "specify who may connect: use --certificate"),
         (("--certificate", "x.pem", "--key", "x.key", "--pin", "stock=x.pem"), 2, "x.pem: "),
     ],

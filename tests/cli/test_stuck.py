@@ -112,13 +112,13 @@ def test_queue_that_is_not_in_a_folder_must_be_specified(served: tuple[Path, Pat
         ((shop, stock), "--from: expected INSTANCE[/DATABASE], because several instances are loaded: shop, stock"),
         (
             ("--fleet", folder),
-            "--queue: specify the rows of sys.transmission_queue, because no catalog is the folder of an instance",
+            "--queue: specify files with the rows of sys.transmission_queue, because no catalog is an instance folder",
         ),
         (
             (shop, folder / "NORTH.sql", "--from", "NORTH"),
-            "--queue: specify the rows of sys.transmission_queue, because NORTH is not the folder of an instance",
+            "--queue: specify files with the rows of sys.transmission_queue, because the catalog of NORTH is not an instance folder",
         ),
-        ((stock, "--queue", shop), f"--queue: {shop} is the folder of an instance; specify it as a catalog too"),
+        ((stock, "--queue", shop), f"--queue: {shop} is an instance folder; specify it as a catalog too"),
     ):
         found = run("stuck", *arguments)
         assert (found.status, found.err) == (2, f"ssbroker: {problem}\n")

@@ -146,7 +146,7 @@ def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFi
             if not is_missing(path):
                 raise
             problem = (
-                f"is not the folder of an instance, because it has no {path.name}; "
+                f"is not an instance folder, because it has no {path.name}; "
                 "create one with Instance.open(folder, create=True), or `ssbroker sql FOLDER --create SCRIPT`"
             )
         raise StorageError(f"{path.parent}: {problem}", file=str(path)) from error

@@ -253,8 +253,8 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
     sources = [plain_queue_name(one) for one in objects.queues.values() if one.poison_queue_id == queue.queue_id]
     if sources:
         raise refusal(
-            f"the queue {name!r} receives the failed messages of {refusal_texts.named('queue', sources)}; "
-            "first call Database.alter_queue with another on_poison or poison_queue"
+            f"the queue {name!r} cannot be dropped, because it receives the failed messages of {refusal_texts.named('queue', sources)}; "
+            "first call Database.alter_queue for each of these queues, with another on_poison or poison_queue"
         )
     if failures.has_groups_moved_to(connection, queue.queue_id):
         raise refusal(

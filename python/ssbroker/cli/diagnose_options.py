@@ -52,7 +52,7 @@ CatalogsArgument: TypeAlias = Annotated[
     list[Path],
     typer.Argument(
         metavar="CATALOG",
-        help="Routing tables of one or more instances; each a T-SQL script (.sql), the folder of an instance, a folder with tables of routes, databases and services, or a file of routes.",
+        help="Routing tables of one or more instances; each a T-SQL script (.sql), an instance folder, a folder with tables of routes, databases and services, or a file of routes.",
     ),
 ]
 

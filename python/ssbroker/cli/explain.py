@@ -90,7 +90,7 @@ def explain(
     check_service_name(to_service, option="--to-service")
     if from_outside and start is not None:
         raise OptionError(
-            "--from and --from-outside cannot be used together: the conversation starts in this instance or outside"
+            "--from and --from-outside cannot be used together: a conversation starts either in this instance or outside it"
         )
     # LIFETIME counts from the current time, regardless of the time of the decision.
     with suggesting_lenient(lenient=lenient):

@@ -27,7 +27,7 @@ CatalogArgument: TypeAlias = Annotated[
     Path,
     typer.Argument(
         metavar="CATALOG",
-        help="Routing tables: a T-SQL script (.sql), the folder of an instance, a folder with tables of routes, databases and services, or a file of routes.",
+        help="Routing tables: a T-SQL script (.sql), an instance folder, a folder with tables of routes, databases and services, or a file of routes.",
     ),
 ]
 FolderArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the instance.")]
@@ -127,7 +127,9 @@ def parse_size(text: str, *, option: str) -> int | None:
         return None
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise OptionError(f"{option}: {text!r:.80} is not a valid size; expected a size such as 256MiB, or none")
+        raise OptionError(
+            f"{option}: {text!r:.80} is not a valid size; expected a size such as 256MiB, or 'none' for no limit"
+        )
     number, unit, binary = found.groups()
     scale: int = (1024 if binary else 1000) ** (_UNITS.index(unit.lower()) + 1 if unit else 0)
     return int(number) * scale
@@ -165,7 +167,9 @@ def parse_count(text: str, *, option: str) -> int | None:
     if text.lower() == _NO_LIMIT:
         return None
     if _COUNT.fullmatch(text) is None:
-        raise OptionError(f"{option}: {text!r:.80} is not a valid number; expected a number such as 1000000, or none")
+        raise OptionError(
+            f"{option}: {text!r:.80} is not a valid number; expected a number such as 1000000, or 'none' for no limit"
+        )
     return int(text)
 
 

@@ -163,7 +163,7 @@ class CsvInput:
 
 
 class JsonLinesInput:
-    """A file of JSON lines.
+    """A file of JSON Lines.
 
     Args:
         file: The file.
@@ -418,7 +418,7 @@ def added_column_error(where: str, name: str, input_columns: InputColumns) -> Sc
 def infer_json_schema(
     files: Sequence[Path], input_columns: InputColumns, *, threads: int, progress: bool | None
 ) -> pa.Schema:
-    """Returns the columns of JSON lines files; reads all of them, because any line may have an extra column.
+    """Returns the columns of JSON Lines files; reads all of them, because any line may have an extra column.
 
     Columns that the command reads get the types that it expects.
     """

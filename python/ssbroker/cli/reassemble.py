@@ -33,7 +33,7 @@ from ssbroker.cli.reassemble_summary import (
 from ssbroker.exceptions import OptionError
 
 _LIMIT_REASON: Final = "limit_exceeded"
-_LIMIT_OPTION: Any = {"rich_help_panel": "Limits: a SIZE such as 256MiB, a COUNT, or none"}
+_LIMIT_OPTION: Any = {"rich_help_panel": "Limits: a SIZE such as 256MiB, a COUNT, or 'none'"}
 EXAMPLES = """Examples:
 
 Reassemble messages from fragments in any order:
@@ -64,7 +64,7 @@ def reassemble(
         list[str],
         typer.Argument(
             metavar="FRAGMENTS",
-            help="Fragments: files, folders or patterns, in Parquet, CSV, JSON lines or Arrow IPC, all with the same columns.",
+            help="Fragments: files, folders or patterns, in Parquet, CSV, JSON Lines or Arrow IPC, all with the same columns.",
         ),
     ],
     output: Annotated[

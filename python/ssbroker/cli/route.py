@@ -66,7 +66,7 @@ def route(
         list[str],
         typer.Option(
             metavar="FILE...",
-            help="Conversations to route: files, folders or patterns, in Parquet, CSV, JSON lines or Arrow IPC, all with the same columns.",
+            help="Conversations to route: files, folders or patterns, in Parquet, CSV, JSON Lines or Arrow IPC, all with the same columns.",
         ),
     ],
     output: Annotated[

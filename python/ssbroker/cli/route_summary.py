@@ -187,7 +187,7 @@ class RouteSummary:
             f"{count_of(self.rows, 'conversation')} routed in {self.seconds:,.1f} s ({speed} rows/s) to {self.output}"
         ]
         if self.rejected is not None:
-            lines.append(f"{count_of(self.rejected.rows, 'invalid row')} rejected to {self.rejected.output}")
+            lines.append(f"{count_of(self.rejected.rows, 'invalid row')} rejected, listed in {self.rejected.output}")
         print_prose(console, "\n".join(lines))
 
     def _table(self, title: str, counts: ValueCounts) -> FittedTable:

@@ -90,7 +90,7 @@ def stuck(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Rows of sys.transmission_queue: a file, folder or pattern, in Parquet, CSV with a header line, JSON lines or Arrow IPC. Default: the rows of the instance folder; if there are several folders, --from selects one.",
+            help="Rows of sys.transmission_queue: a file, folder or pattern, in Parquet, CSV with a header line, JSON Lines or Arrow IPC. Default: the rows of the instance folder; if there are several folders, --from selects one.",
         ),
     ] = None,
     start: Annotated[
@@ -165,7 +165,7 @@ def _own_queues(queue: str | None, folders: Mapping[str, Path]) -> dict[str, Pat
     if queue is None:
         if not folders:
             raise OptionError(
-                "--queue: specify the rows of sys.transmission_queue, because no catalog is the folder of an instance"
+                "--queue: specify files with the rows of sys.transmission_queue, because no catalog is an instance folder"
             )
         return dict(folders)
     given = Path(queue)
@@ -173,7 +173,7 @@ def _own_queues(queue: str | None, folders: Mapping[str, Path]) -> dict[str, Pat
         return {}
     found = {name: path for name, path in folders.items() if path.samefile(given)}
     if not found:
-        raise OptionError(f"--queue: {queue} is the folder of an instance; specify it as a catalog too")
+        raise OptionError(f"--queue: {queue} is an instance folder; specify it as a catalog too")
     return found
 
 
@@ -206,7 +206,7 @@ def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -
             instance, database = resolve_database(fleet, instance, database)
     if instance not in folders:
         raise OptionError(
-            f"--queue: specify the rows of sys.transmission_queue, because {instance} is not the folder of an instance"
+            f"--queue: specify files with the rows of sys.transmission_queue, because the catalog of {instance} is not an instance folder"
         )
     with Instance.open(folders[instance], background=False) as opened:
         return instance, pa.concat_tables(

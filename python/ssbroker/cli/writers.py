@@ -30,7 +30,7 @@ class Writer(Protocol):
     def encode(self, batch: pa.RecordBatch, json_lines: ArrowColumn | None = None) -> Any:
         """Encodes rows for `write`; called from several threads.
 
-        Each of `json_lines`, which only the writer of JSON lines supports, is a JSON object to which the columns of the batch are added.
+        Each of `json_lines`, which only the writer of JSON Lines supports, is a JSON object to which the columns of the batch are added.
         """
         ...
 
@@ -72,7 +72,7 @@ class CsvWriter:
 
 
 class JsonLinesWriter:
-    """JSON lines; rows that were read from JSON lines keep their text, with fields added at the end."""
+    """JSON Lines; rows that were read from JSON Lines keep their text, with fields added at the end."""
 
     size_factor = 3
 

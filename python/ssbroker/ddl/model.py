@@ -442,7 +442,7 @@ class InstanceModel:
             )
 
     def enabled_duplicate(self, database: DatabaseModel) -> str | None:
-        """Returns another enabled database with the same broker id (I7)."""
+        """Returns the name of another enabled database that has the broker id of `database`; None if there is none (I7)."""
         others = (
             name
             for name, other in self.databases.items()

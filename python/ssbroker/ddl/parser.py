@@ -300,10 +300,10 @@ def _module(cursor: TokenCursor, depth: int) -> Statement:
 
 
 def _module_body(cursor: TokenCursor, *, is_query: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Moves to the end of the batch; returns the known statements, and those of them that were probably meant to follow the module.
+    """Moves to the end of the batch; returns the known statements in it, and those that probably belong after the module.
 
-    These are the statements after the END that closes the body, and all statements outside of blocks if the module
-    `is_query`: a view or a function, which cannot contain them.
+    The latter are the statements after the END that closes the body. With `is_query`, for a view or function, whose body
+    cannot contain such statements outside of blocks, they are all statements outside of blocks.
     """
     contained: list[str] = []
     misplaced: list[str] = []

@@ -93,7 +93,7 @@ class ScriptOptions:
     def read_file(self, path: Path) -> str:
         """Returns the text of a script."""
         if path.exists() and not path.is_file():
-            raise OSError(0, "is not a file")
+            raise OSError(0, "not a regular file")
         return decode(path.read_bytes(), file=str(path), encoding=self.encoding)
 
 

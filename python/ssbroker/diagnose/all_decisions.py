@@ -304,7 +304,7 @@ class Behaviour:
         return (database, MSDB) if database in self._reentry_tables else (database,)
 
     def _numbers_of(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
-        """Returns and caches the numbers of the decision sets of the targets."""
+        """Returns the index of the decision set of each target, and caches it."""
         known = self._numbers_by_target[origin]
         new = [each for each in dict.fromkeys(classes) if each not in known]
         if new:
@@ -312,7 +312,7 @@ class Behaviour:
         return [known[each] for each in classes]
 
     def _numbers(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
-        """Routes the targets, and returns the numbers of their decision sets."""
+        """Routes a target of each class; returns the index of its decision set in `decision_sets`."""
         router = self._inbound_router if origin[0] is None else self._local_router
         numbers: list[int] = []
         for part, repeats in self._batches(origin, classes):

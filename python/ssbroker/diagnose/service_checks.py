@@ -412,7 +412,10 @@ def _sender_remedies(
     here: list[str],
     others: list[tuple[str, str]],
 ) -> Iterator[Candidate]:
-    """Yields changes of the routes that lead to the instance that drops messages: to the id of one of its databases, or to another instance."""
+    """Yields changes of the senders' routes that lead to the instance that drops messages.
+
+    They give the routes the broker id of one of its databases, point them to another instance, or drop them.
+    """
     for database in here:
         broker = context.broker_id(dropping, database)
         if broker is not None and context.tables[dropping].databases[database].enabled:

@@ -76,7 +76,10 @@ class SendTurn:
         return dialog.knows_queue_start and dialog.outbound_cipher is None and not self.retransmissions and is_between
 
     def take_whole_messages(self, lengths: Sequence[int]) -> int:
-        """Marks whole messages as sent, starting at `head`, as many as fit into the budget; returns their number."""
+        """Marks whole messages as sent, starting at `transmission.head`, as many as fit into the budgets; returns their number.
+
+        The first message may exceed the byte budget if nothing is in flight.
+        """
         transmission = self.dialog.transmission
         count, size = len(lengths), sum(lengths)
         if count > self.fragment_budget or size > self.byte_budget:

@@ -362,7 +362,7 @@ def deliverable_endpoints(connection: Connection) -> list[int]:
 
 
 def enqueueable_endpoints(connection: Connection) -> list[int]:
-    """Returns, in ascending order, the ids of endpoints with messages that arrived while their queue was disabled and whose queue is now enabled."""
+    """Returns the ids of endpoints whose queue is enabled again and for which messages arrived while it was disabled, in ascending order."""
     return [endpoint for (endpoint,) in connection.execute(_ENQUEUEABLE)]
 
 

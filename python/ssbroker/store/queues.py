@@ -36,7 +36,7 @@ class QueuedMessage(NamedTuple):
 
 
 def next_endpoint(connection: Connection, queue_id: int, *, now: int) -> ConversationEndpoint | None:
-    """Returns the endpoint whose message is received next, by highest priority and then lowest queuing order; None if no message is ready."""
+    """Returns the endpoint whose message is received next, by highest priority and then lowest queuing order; None if no message can be received."""
     row = connection.execute(_NEXT_ENDPOINT, (queue_id, now)).fetchone()
     return None if row is None else ConversationEndpoint._make(row)
 

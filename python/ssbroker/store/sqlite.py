@@ -328,13 +328,14 @@ def _require_apsw() -> None:
 def busy_handler(
     wait: float, wait_for_release: Callable[[float], bool] = lambda _seconds: False
 ) -> Callable[[int], bool]:
-    """Returns a busy handler that retries for up to `wait` seconds from now: when the lock is released, or every millisecond.
+    """Returns a busy handler that retries for up to `wait` seconds from now: every millisecond or, if the holder of the lock is known, when it releases the lock, but at least every 5 ms.
 
     SQLite's own handler sleeps up to 0.1 s between attempts, and therefore starves if another process writes continuously.
 
     Args:
         wait: Seconds to retry.
-        wait_for_release: Waits up to a number of seconds until the holder releases the lock; returns False at once if the holder is unknown.
+        wait_for_release: A function that waits for the release of the lock, for at most the given number of seconds; it returns False immediately if
+            the holder is unknown.
     """
     deadline = time.monotonic() + wait
 
@@ -353,7 +354,7 @@ def check_empty(connection: apsw.Connection, path: Path) -> None:
     """Raises FileNotEmptyError if the file contains anything."""
     versions = (connection.pragma("application_id"), connection.pragma("user_version"))
     if versions != (0, 0) or connection.execute("SELECT count(*) FROM sqlite_schema").get != 0:
-        raise FileNotEmptyError(f"{path}: already exists", file=str(path))
+        raise FileNotEmptyError(f"{path}: is not empty", file=str(path))
 
 
 @functools.cache

@@ -82,7 +82,7 @@ def run_messages(
 
 
 class RunJournal:
-    """A file of JSON lines: a description of the run, then the result of each seed.
+    """A file of JSON Lines: a description of the run, then the result of each seed.
 
     Args:
         path: The file; created if missing.

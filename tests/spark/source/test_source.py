@@ -69,7 +69,7 @@ def test_filters_are_pushed_down_if_enabled(spark: SparkSession, folder: Path, c
     [
         ({"queue": "No"}, "no database has the queue 'No'"),
         ({"view": "sys.routes", "queu": "Orders"}, "unknown option queu"),
-        ({"queue": "Orders", "path": "/nowhere"}, "/nowhere: is not the folder of an instance"),
+        ({"queue": "Orders", "path": "/nowhere"}, "/nowhere: is not an instance folder"),
     ],
 )
 def test_invalid_reads_are_reported(spark: SparkSession, folder: Path, options: dict[str, str], message: str) -> None:

@@ -174,7 +174,7 @@ class Destinations:
         return sum(rows for rows, _ in each), sum(size for _, size in each)
 
     def refusal_reason(self, address: str) -> str | None:
-        """Returns why no new rows may be sent to an address; None if they may."""
+        """Returns why an address accepts no new rows; None if it accepts rows."""
         if self._context.dial_filter.refuses(host_of(address)):
             return "it is not allowed by dial_only"
         unrouted_max = self._context.limits.max_unrouted_addresses

@@ -125,7 +125,7 @@ class NetworkEndpoint(Protocol):
         """
 
     def refusal_reason(self, address: str) -> str | None:
-        """Returns why no new rows may be sent to an address that other instances have chosen; None if they may."""
+        """Returns why an address that a peer has chosen accepts no new rows; None if it accepts rows."""
 
     def set_routed_addresses(self, addresses: Collection[str]) -> None:
         """Sets the normalized addresses that routes name; all other addresses were learned from peers (R23)."""

@@ -102,7 +102,9 @@ class StatusFile:
     def _log_failure(self, error: OSError | StorageError) -> None:
         if not self._is_failure_logged:
             self._is_failure_logged = True
-            _LOGGER.warning("%s: cannot be written, so `ssbroker status` shows no connections: %s", self._path, error)
+            _LOGGER.warning(
+                "%s: cannot be updated, so `ssbroker status` shows outdated connections or none: %s", self._path, error
+            )
 
     def status(self) -> dict[str, Any]:
         """Returns the current content of the file."""

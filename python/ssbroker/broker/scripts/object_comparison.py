@@ -393,7 +393,7 @@ Described: TypeAlias = dict[tuple[str, str], dict[str, Any]]
 
 
 def describe_database(objects: Objects) -> Described:
-    """Returns the properties of a database that a script can change, without the ids of its objects."""
+    """Returns the database and its objects, except system objects, with the properties that a script can change, but without object ids."""
     found: Described = {
         ("database", ""): {
             "broker": "enabled" if objects.broker.is_broker_enabled else "disabled",
