@@ -102,6 +102,8 @@ def _elements(body: bytes) -> dict[str, str]:
             found[path[-1]] += data
 
     parser = expat.ParserCreate()
+    parser.buffer_text = True  # one call of `text` for many lines
+    parser.specified_attributes = True  # default values could be long
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.CharacterDataHandler = text

@@ -76,6 +76,7 @@ class _Limits:
         parser.EntityDeclHandler = self._on_entity_declaration
         parser.AttlistDeclHandler = self._on_attribute_declaration
         if self._elements > DEPTH_MAX:
+            parser.specified_attributes = True  # otherwise each element would decode the defaults of all its attributes
             parser.StartElementHandler, parser.EndElementHandler = self._on_element_start, self._on_element_end
 
     def _on_xml_declaration(self, _version: str, encoding: str | None, _standalone: int) -> None:
