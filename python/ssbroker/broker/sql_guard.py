@@ -11,8 +11,11 @@ from weakref import WeakSet
 from ssbroker.exceptions import BrokerError
 from ssbroker.store.sqlite import Connection, Cursor, default_settings, remove_hooks, restore_settings
 
-_SPACE: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*+"
-"""Possessive, because trying shorter comments would take exponential time."""
+_COMMENT_OR_QUOTED: Final = re.compile(
+    r"--[^\n]*|/\*.*?(?:\*/|\Z)|(?P<quoted>'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z)|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z))",
+    re.DOTALL,
+)
+_SPACE: Final = r"[\s;]*"
 _TRANSACTION_STATEMENT: Final = re.compile(
     rf"{_SPACE}(?P<word>BEGIN|COMMIT|END|ROLLBACK(?!(?:\s+TRANSACTION)?\s+TO\b))\b", re.IGNORECASE | re.DOTALL
 )
@@ -20,27 +23,38 @@ _SESSION_STATEMENT: Final = re.compile(
     rf"{_SPACE}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL
 )
 """Statements whose effects on the connection outlive the transaction, even if it is rolled back."""
-_GAP: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+"
 _VERSION_STATEMENT: Final = re.compile(
-    rf"{_SPACE}PRAGMA\b{_GAP}(?:(?:\w+|\"[^\"]*\"|'[^']*'|`[^`]*`|\[[^\]]*\]){_GAP}\.{_GAP})?"
-    rf"[\"'`\[]?(?P<name>user_version|application_id)[\"'`\]]?{_GAP}[=(]",
+    rf"{_SPACE}PRAGMA\b\s*(?:(?:\w+|\"[^\"]*\"|'[^']*'|`[^`]*`|\[[^\]]*\])\s*\.\s*)?"
+    rf"[\"'`\[]?(?P<name>user_version|application_id)[\"'`\]]?\s*[=(]",
     re.IGNORECASE | re.DOTALL,
 )
-_OWN_NAME: Final = rf"(?:[\"'`\[]?main[\"'`\]]?{_GAP}\.{_GAP})?[\"'`\[]?(?P<name>ssb_\w+)"
+_OWN_NAME: Final = r"(?:[\"'`\[]?main[\"'`\]]?\s*\.\s*)?[\"'`\[]?(?P<name>ssb_\w+)"
 _TABLE_STATEMENT: Final = re.compile(
     rf"{_SPACE}(?:(?:INSERT|REPLACE|UPDATE|DELETE|CREATE|ALTER|DROP|OR|ABORT|FAIL|IGNORE|ROLLBACK|INTO|FROM|TEMP|TEMPORARY|VIRTUAL|"
-    rf"UNIQUE|TABLE|INDEX|TRIGGER|VIEW|IF|NOT|EXISTS)\b{_GAP})+"
+    rf"UNIQUE|TABLE|INDEX|TRIGGER|VIEW|IF|NOT|EXISTS)\b\s*)+"
     rf"{_OWN_NAME}",
     re.IGNORECASE | re.DOTALL,
 )
 """Statements that write to a table whose name begins with `ssb_`, or create or drop one."""
 _NESTED_WRITE: Final = re.compile(
-    rf"{_SPACE}(?:WITH|CREATE{_GAP}(?:TEMP(?:ORARY)?{_GAP})?TRIGGER)\b.*"
-    rf"\b(?:(?:INSERT|REPLACE){_GAP}(?:OR{_GAP}\w+{_GAP})?INTO|UPDATE(?:{_GAP}OR{_GAP}\w+)?|DELETE{_GAP}FROM)\b{_GAP}{_OWN_NAME}",
+    rf"{_SPACE}(?:WITH|CREATE\s*(?:TEMP(?:ORARY)?\s*)?TRIGGER)\b.*"
+    rf"\b(?:(?:INSERT|REPLACE)\s*(?:OR\s*\w+\s*)?INTO|UPDATE(?:\s*OR\s*\w+)?|DELETE\s*FROM)\b\s*{_OWN_NAME}",
     re.IGNORECASE | re.DOTALL,
 )
 """Writes to such a table after common table expressions, or in the body of a trigger."""
 _QUERY_ONLY_STATEMENT: Final = re.compile(rf"{_SPACE}PRAGMA\b.*query_only", re.IGNORECASE | re.DOTALL)
+
+
+def _without_comments(sql: str) -> str:
+    """Replaces each comment by a space.
+
+    Examples:
+        >>> _without_comments("SELECT '--' -- all /*")
+        "SELECT '--'  "
+    """
+    if "--" not in sql and "/*" not in sql:
+        return sql
+    return _COMMENT_OR_QUOTED.sub(lambda found: found["quoted"] or " ", sql)
 
 
 class ConnectionGuard:
@@ -82,6 +96,7 @@ class ConnectionGuard:
         """Undoes what `start` has changed for the duration of the guard."""
 
     def _check_statement(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
+        sql = _without_comments(sql)
         found = _TRANSACTION_STATEMENT.match(sql)
         if found is not None:
             raise BrokerError(
@@ -135,6 +150,7 @@ class ReadOnlyGuard(ConnectionGuard):
 
     def _check_statement(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
         self._check()
+        sql = _without_comments(sql)
         found = _TRANSACTION_STATEMENT.match(sql)
         if found is not None:
             raise BrokerError(
