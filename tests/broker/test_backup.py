@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -80,6 +81,11 @@ def test_a_backup_uses_the_file_system_of_the_instance(tmp_path: Path) -> None:
         with instance.queue("Jobs").take(timeout=0) as job:
             assert job.value == b"secret"
     vfs.unregister()
+
+
+def test_others_cannot_read_a_backup(sales: Database, tmp_path: Path) -> None:
+    sales.backup(tmp_path / "copy.sqlite")
+    assert stat.S_IMODE((tmp_path / "copy.sqlite").stat().st_mode) == 0o600
 
 
 def test_an_existing_file_is_not_replaced(sales: Database, tmp_path: Path) -> None:

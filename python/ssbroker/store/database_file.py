@@ -235,7 +235,7 @@ class DatabaseFile:
         import apsw  # noqa: PLC0415  # an extra, loaded by now
 
         try:
-            path.touch(exist_ok=False)
+            path.touch(mode=0o600, exist_ok=False)  # it contains messages and session keys
         except OSError as error:
             raise OutputError(f"{path}: cannot be created: {error.strerror or error}") from error
         try:
