@@ -227,6 +227,13 @@ def test_values_and_includes_do_not_grow_without_limit(tmp_path: Path) -> None:
     script.write_text("USE Sales\n:r self.sql\n:r self.sql\n")
     with pytest.raises(DdlError, match="includes files in more than 32 levels"):
         Catalog.load(script)
+    script.write_text(f":setvar A {'x' * 99_000}\nPRINT '{'$(A)' * 700}'\n{'$(A)' * 10_000}")
+    with pytest.raises(DdlError, match=r"self\.sql:2: variables and repeated :r add more than 67,108,864 characters"):
+        Catalog.load(script)
+    (tmp_path / "large.sql").write_text(f"-- {'x' * 4_000_000}\n")
+    script.write_text(":r large.sql\n" * 20)
+    with pytest.raises(DdlError, match=r"self\.sql:18: variables and repeated :r add more than 67,108,864 characters"):
+        Catalog.load(script)
 
 
 TWO_SERVERS = """:connect {north}

@@ -33,6 +33,7 @@ from ssbroker.cli.sql_query import (
     run_queries,
 )
 from ssbroker.cli.terminal import FittedTable, cell
+from ssbroker.ddl.sqlcmd import SECRET_NAME
 from ssbroker.exceptions import InputError, MissingDependencyError, SsbrokerError
 
 try:
@@ -61,7 +62,6 @@ _STYLE: Final = Style.from_dict(
         "pygments.comment": "ansibrightblack",
     }
 )
-_SECRET: Final = re.compile(r"\b(?:PASSWORD|SECRET)\b", re.IGNORECASE)
 _DATA_STATEMENT: Final = re.compile(
     r"\s*(?:RECEIVE|SEND|MOVE\s+CONVERSATION|GET\s+CONVERSATION|(?:BEGIN|END)\s+(?:DIALOG|CONVERSATION))\b",
     re.IGNORECASE,
@@ -349,7 +349,7 @@ class _PrivateHistory(FileHistory):
 
     def store_string(self, string: str) -> None:
         """Writes a statement to the file, unless it may contain a password."""
-        if not _SECRET.search(string):
+        if not SECRET_NAME.search(string):
             with suppress(OSError):
                 super().store_string(string)
 

@@ -20,7 +20,10 @@ _ARGUMENT: Final = re.compile(r"\s*(?:\"((?:[^\"]|\"\")*)\"|(\S+))")
 _INCLUDE_DEPTH_MAX: Final = 32
 _INCLUDES_MAX: Final = 10_000
 _VALUE_MAX: Final = 100_000
-_SECRET_NAME: Final = re.compile(r"pass|pwd|secret", re.IGNORECASE)
+_EXPANSION_MAX: Final = 64 << 20
+"""Maximum number of characters that variables, and files that are included more than once, may add to a script."""
+SECRET_NAME: Final = re.compile(r"pass|pwd|secret", re.IGNORECASE)
+"""Matches names of variables whose values are secret."""
 _OTHER_COMMANDS: Final = frozenset(
     {
         "ed",
@@ -98,6 +101,7 @@ class _Substitution:
     parts: list[SourcePart] = field(default_factory=list)
     length: int = 0
     files_left: int = _INCLUDES_MAX
+    expansion_left: int = _EXPANSION_MAX
 
     def add(self, text: str, file: str | None, *, depth: int) -> None:
         """Adds the text of a file, with its variables replaced and its commands executed."""
@@ -148,7 +152,16 @@ class _Substitution:
         if value is None:
             self._fail(source, reference.start(), _undefined(name))
             value = reference[0]
-        self._append(value, source, reference.start(), is_secret=_SECRET_NAME.search(name) is not None)
+        if self._may_expand(source, reference.start(), len(value)):
+            self._append(value, source, reference.start(), is_secret=SECRET_NAME.search(name) is not None)
+
+    def _may_expand(self, source: ScriptSource, offset: int, length: int) -> bool:
+        """Returns whether this many characters may be added; reports the first that exceed the limit."""
+        had_room = self.expansion_left >= 0
+        self.expansion_left -= length
+        if self.expansion_left < 0 and had_room:
+            self._fail(source, offset, f"variables and repeated :r add more than {_EXPANSION_MAX:,} characters")
+        return self.expansion_left >= 0
 
     def _fail(self, source: ScriptSource, offset: int, reason: str) -> None:
         error = source.error(offset, reason)
@@ -226,6 +239,8 @@ class _Substitution:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             self._fail(source, offset, f":r {path} cannot be read: {reason}")
+            return
+        if path.resolve() in self.included and not self._may_expand(source, offset, len(text)):
             return
         self.included.add(path.resolve())
         self.add(text.removeprefix("\ufeff"), str(path), depth=depth + 1)
