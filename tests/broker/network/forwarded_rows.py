@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker.broker.network.forwarding import MessageForwarder
-from ssbroker.broker.network.interfaces import Peer, SendResult
+from ssbroker.broker.network.interfaces import Peer, PeerKey, SendResult
 from ssbroker.broker.network.shared_outbox import SharedOutbox
 from ssbroker.protocol.envelope import EnvelopeRow, rows_to_table
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
@@ -123,7 +123,7 @@ class Outboxes:
     sent_by_priority: Counter[int] = field(default_factory=Counter)
     traffic: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    drops: list[tuple[bytes, Mapping[Endpoint, DropReason]]] = field(default_factory=list)
+    drops: list[tuple[PeerKey, Mapping[Endpoint, DropReason]]] = field(default_factory=list)
     on_dial: Callable[[str], None] = lambda address: None
 
     def box(self, address: str) -> SharedOutbox:
@@ -141,8 +141,8 @@ class Outboxes:
     def query_role(self, address: str, broker_instance: bytes) -> None:
         self.role_queries.append((address, broker_instance))
 
-    def report_drops(self, instance_id: bytes, reasons: Mapping[Endpoint, DropReason]) -> None:
-        self.drops.append((instance_id, reasons))
+    def report_drops(self, peer_key: PeerKey, reasons: Mapping[Endpoint, DropReason]) -> None:
+        self.drops.append((peer_key, reasons))
 
     def refusal_reason(self, address: str) -> str | None:
         return self.refused.get(address)

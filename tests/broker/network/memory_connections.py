@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.network.instance_server import ServeOptions, Server
-from ssbroker.broker.network.interfaces import EndpointListener, Peer, SendResult
+from ssbroker.broker.network.interfaces import EndpointListener, Peer, PeerKey, SendResult
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason
@@ -42,6 +42,11 @@ class MemoryEndpoint:
     @property
     def address(self) -> str:
         return f"TCP://{self.name}:4022"
+
+    @property
+    def peer(self) -> Peer:
+        """The instance, as other instances see it."""
+        return Peer(self.name.encode().ljust(16), self.name, self.name, self.address, uuid.UUID(int=1), True)
 
     @property
     def is_alive(self) -> bool:
@@ -118,10 +123,10 @@ class MemoryEndpoint:
         ((role, number),) = self.network.network[address].receiver.mirroring_roles([broker_instance])
         self.receiver.role_received(address, broker_instance, role, number)
 
-    def report_drops(self, instance_id: bytes, reasons: Mapping[EndpointKey, DropReason]) -> None:
+    def report_drops(self, peer_key: PeerKey, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """See `interfaces.NetworkEndpoint`."""
         for sender in self.network.network.values():
-            if sender.name.encode().ljust(16) == instance_id:
+            if sender.peer.key == peer_key:
                 sender.receiver.rows_dropped(self.address, reasons)
 
     def pause(self) -> None:
@@ -148,7 +153,6 @@ class MemoryEndpoint:
             target = self.network.network.get(address)
             if address in self.network.down or target is None or target.is_paused:
                 continue
-            sender = Peer(self.name.encode().ljust(16), self.name, self.name, self.address, uuid.UUID(int=1), True)
             receiver = Peer(address.encode()[:16], address, address, address, uuid.UUID(int=1), False)
             if outbox or address in self.dialled:
                 self.dialled.discard(address)
@@ -158,7 +162,7 @@ class MemoryEndpoint:
                 number += rows.num_rows
                 self.sent.append((address, rows))
                 if address not in self.network.lossy:
-                    target.receiver.rows_received(sender, rows)
+                    target.receiver.rows_received(self.peer, rows)
             if address in self.full:
                 self.full.discard(address)
                 self.receiver.outbox_drained(address)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ssbroker.broker.network.forwarding import PROGRESS_INTERVAL, ROW_BYTES, sizes_of
@@ -146,8 +148,8 @@ def test_rows_beyond_the_limit_are_dropped() -> None:
     forwarder.forwarding.forward(peer(), wire([row(each) for each in range(4)]), forward_to(NEXT, 4))
     assert forwarder.drop_errors == [11289]
     assert forwarder.dropped[0].message_sequence_number == 3
-    ((instance_id, reasons),) = forwarder.outboxes.drops
-    assert instance_id == peer().instance_id
+    ((peer_key, reasons),) = forwarder.outboxes.drops
+    assert peer_key == peer().key
     assert list(reasons.values()) == [DropReason.NOT_FORWARDED]
     assert forwarder.forwarding.pending == (3, 3 * one)
     forwarder.outboxes.write(NEXT)
@@ -255,11 +257,13 @@ def test_an_unreachable_address_does_not_delay_others() -> None:
 
 @pytest.mark.rule("R42")
 def test_rows_are_not_sent_back_to_their_sender(forwarder: Forwarder) -> None:
-    """28071; the sender is recognized by its instance id, not by its address."""
+    """28071; the sender is recognized by its instance id and principal, not by its address."""
     forwarder.forwarding.connected(NEXT, peer(2, address=NEXT))
     forwarder.forwarding.forward(peer(2), wire([row(0)]), forward_to(NEXT))
     assert forwarder.drop_errors == [28071]
     forwarder.forwarding.forward(peer(1), wire([row(0)]), forward_to(NEXT))
+    assert len(forwarder.outboxes.write(NEXT)) == 1
+    forwarder.forwarding.forward(replace(peer(2), principal="copy"), wire([row(0)]), forward_to(NEXT))
     assert len(forwarder.outboxes.write(NEXT)) == 1
     assert forwarder.forwarding.pending == (0, 0)
 

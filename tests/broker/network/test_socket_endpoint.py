@@ -352,10 +352,10 @@ def test_reasons_for_dropped_rows_reach_the_addresses_of_their_instance() -> Non
         for each in (bank, depot):
             shop.endpoint.send(each.address, numbered(1))
             each.wait_for(each.numbers)
-        bank.endpoint.report_drops(shop.instance_id, reasons)
+        bank.endpoint.report_drops((shop.instance_id, None), reasons)
         shop.wait_for(lambda: shop.drops == [(bank.address, reasons)])
-        bank.endpoint.report_drops(depot.instance_id, reasons)  # not connected
-        depot.endpoint.report_drops(shop.instance_id, reasons)
+        bank.endpoint.report_drops((depot.instance_id, None), reasons)  # not connected
+        depot.endpoint.report_drops((shop.instance_id, None), reasons)
         shop.wait_for(lambda: shop.drops == [(bank.address, reasons), (depot.address, reasons)])
 
 

@@ -20,9 +20,9 @@ from ssbroker.broker.network.connection import (
     PeerConnection,
     call_listener,
 )
-from ssbroker.broker.network.destinations import PeerKey
 from ssbroker.broker.network.dialer import Dialer
 from ssbroker.broker.network.endpoint_context import EndpointContext
+from ssbroker.broker.network.interfaces import PeerKey
 from ssbroker.broker.network.rate_limiter import RateLimiter
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.protocol.events import ConnectionStep
@@ -131,13 +131,13 @@ class ConnectionManager:
             case RowsDropped(reasons=reasons):
                 self.dialer.rows_dropped(connection, reasons)
 
-    def report_drops(self, instance_id: bytes, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """Tells a connected instance why its rows are not acknowledged."""
-        for peer_key in self._by_peer:
-            if peer_key[0] == instance_id and (connection := self.usable_connection(peer_key)) is not None:
-                with connection.guard:
-                    connection.link.report_drops(reasons)
-                connection.pump()
+    def report_drops(self, peer_key: PeerKey, reasons: Mapping[EndpointKey, DropReason]) -> None:
+        """Tells a connected peer why its rows are not acknowledged."""
+        connection = self.usable_connection(peer_key)
+        if connection is not None:
+            with connection.guard:
+                connection.link.report_drops(reasons)
+            connection.pump()
 
     def closing(self, connection: PeerConnection, reason: CloseReason) -> None:
         """Handles a GOODBYE from either side, or a peer that has stopped answering."""
@@ -288,7 +288,7 @@ class ConnectionManager:
 
 
 def _peer_key(connection: PeerConnection) -> PeerKey | None:
-    return None if connection.peer is None else (connection.peer.instance_id, connection.peer.principal)
+    return None if connection.peer is None else connection.peer.key
 
 
 def _peer_label(connection: PeerConnection) -> str:

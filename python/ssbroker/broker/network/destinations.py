@@ -6,18 +6,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 import pyarrow as pa
 
 from ssbroker.broker.network.addresses import host_of
 from ssbroker.broker.network.connection import PeerConnection, call_listener
 from ssbroker.broker.network.endpoint_context import EndpointContext
-from ssbroker.broker.network.interfaces import SendResult
+from ssbroker.broker.network.interfaces import PeerKey, SendResult
 from ssbroker.broker.network.shared_outbox import SharedOutbox
-
-PeerKey: TypeAlias = tuple[bytes, str | None]
-"""An instance id, and the principal that states it. The same id with another certificate is a different instance."""
 
 
 class Destination:

@@ -15,8 +15,9 @@ from typing import Any, Final, TypeAlias
 from ssbroker.broker import fork_safety
 from ssbroker.broker.network.addresses import DialFilter, ip_of
 from ssbroker.broker.network.connection import CONNECT_FAILED, NAME_UNKNOWN, CloseReason, PeerConnection, call_listener
-from ssbroker.broker.network.destinations import Destination, Destinations, PeerKey
+from ssbroker.broker.network.destinations import Destination, Destinations
 from ssbroker.broker.network.endpoint_context import EndpointContext
+from ssbroker.broker.network.interfaces import PeerKey
 from ssbroker.broker.network.secure_link import SecureLink
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.settings import SECOND

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker.broker.network.interfaces import NetworkEndpoint, Peer
+from ssbroker.broker.network.interfaces import NetworkEndpoint, Peer, PeerKey
 from ssbroker.protocol.arrow_columns import column_values
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.settings import SECOND
@@ -112,7 +112,7 @@ class ForwardedRows:
         keys: The key of each row.
         sizes: The size of each row.
         since: When the rows arrived.
-        source_instance_id: The instance that sent the rows.
+        source: The peer that sent the rows.
         route: Where the rows are forwarded.
         end: The number of rows that the outbox had accepted, including these rows.
     """
@@ -121,7 +121,7 @@ class ForwardedRows:
     keys: list[RowKey]
     sizes: list[int]
     since: int
-    source_instance_id: bytes
+    source: PeerKey
     route: ForwardRoute = NO_HOP
     end: int = 0
 
@@ -138,7 +138,7 @@ class ForwardedRows:
             [self.keys[each] for each in indices],
             [self.sizes[each] for each in indices],
             self.since,
-            self.source_instance_id,
+            self.source,
             self.route,
         )
 
@@ -247,7 +247,7 @@ class ForwardingBuffer:
         self,
         *,
         max_bytes: Callable[[], int],
-        report_drops: Callable[[bytes, Mapping[EndpointKey, DropReason]], None],
+        report_drops: Callable[[PeerKey, Mapping[EndpointKey, DropReason]], None],
         events: EventLog,
     ) -> None:
         self._report_drops: Final = report_drops
@@ -329,7 +329,7 @@ class ForwardingBuffer:
         self.counters.discarded += len(dropped_rows)
         senders = {batch.keys[row][:2] for row, error in dropped_rows.items() if error != DUPLICATE}
         if senders:
-            self._report_drops(batch.source_instance_id, dict.fromkeys(senders, DropReason.NOT_FORWARDED))
+            self._report_drops(batch.source, dict.fromkeys(senders, DropReason.NOT_FORWARDED))
         if not dropped_rows or not self._log.wants(ForwardedMessageDropped):
             return
         for error in sorted({*dropped_rows.values()}):
@@ -346,15 +346,15 @@ class ForwardingHop:
         in_transit: Rows that the outbox has accepted but not written.
         is_full: Whether the outbox currently accepts no rows.
         is_failing: Whether the address cannot be reached.
-        instance_id: The instance that answered at the address. Until an instance has answered, no rows are sent: they
-            may have come from that instance.
+        peer_key: The peer that answered at the address. Until a peer has answered, no rows are sent: they may have come
+            from that peer.
     """
 
     waiting: deque[ForwardedRows] = field(default_factory=deque)
     in_transit: deque[ForwardedRows] = field(default_factory=deque)
     is_full: bool = False
     is_failing: bool = False
-    instance_id: bytes | None = None
+    peer_key: PeerKey | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -428,7 +428,7 @@ class MessageForwarder:
         now = self._clock()
         at = WIRE.get_field_index("hops_remaining")
         counted = rows.set_column(at, WIRE.field(at), pa.array(remaining_hops(rows), pa.int8()))
-        received = ForwardedRows(counted, keys_of(rows), sizes_of(rows), now, peer.instance_id)
+        received = ForwardedRows(counted, keys_of(rows), sizes_of(rows), now, peer.key)
         with self._emitting():
             self._release()
             for route, indices in rows_by_route(decisions).items():
@@ -457,10 +457,10 @@ class MessageForwarder:
         now = self._clock()
         with self._emitting():
             hop = self._hops[address]
-            hop.instance_id, hop.is_failing = peer.instance_id, False
+            hop.peer_key, hop.is_failing = peer.key, False
             waiting, hop.waiting = hop.waiting, deque()
             for batch in waiting:
-                if batch.source_instance_id == peer.instance_id:
+                if batch.source == peer.key:
                     self._buffer.drop(batch, error=RETURNING, now=now)
                 else:
                     hop.waiting.append(batch)
@@ -474,7 +474,7 @@ class MessageForwarder:
         now = self._clock()
         with self._emitting():
             hop = self._hops[address]
-            lost = hop.in_transit if hop.instance_id is not None else hop.waiting
+            lost = hop.in_transit if hop.peer_key is not None else hop.waiting
             while lost:
                 self._buffer.drop(lost.popleft(), error=UNREACHABLE, now=now, why=f": {why}")
             hop.is_failing, hop.is_full = True, False
@@ -538,12 +538,12 @@ class MessageForwarder:
             self._awaiting_mirror.append(batch)
         elif chosen not in self._hops and (why := self._endpoint.refusal_reason(chosen)) is not None:
             self._buffer.drop(batch, error=UNREACHABLE, now=now, why=f": {why}")
-        elif self._hops[chosen].instance_id == batch.source_instance_id:
+        elif self._hops[chosen].peer_key == batch.source:
             self._buffer.drop(batch, error=RETURNING, now=now)
         else:
             hop = self._hops[chosen]
             hop.waiting.append(batch)
-            if hop.instance_id is None:
+            if hop.peer_key is None:
                 self._endpoint.dial(chosen)
             else:
                 self._drain(chosen, now=now)
@@ -560,7 +560,7 @@ class MessageForwarder:
 
     def _drain(self, address: str, *, now: int) -> None:
         hop = self._hops[address]
-        while hop.waiting and not hop.is_full and hop.instance_id is not None:
+        while hop.waiting and not hop.is_full and hop.peer_key is not None:
             for batch in self._buffer.drop_expired([hop.waiting.popleft()], now=now):
                 result = self._endpoint.send(address, batch.with_time_consumed(now=now))
                 hop.is_full = result.is_full

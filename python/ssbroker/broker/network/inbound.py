@@ -35,7 +35,7 @@ from ssbroker.store.database_registry import MSDB_NAME
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.forwarding import MessageForwarder
-    from ssbroker.broker.network.interfaces import Peer
+    from ssbroker.broker.network.interfaces import Peer, PeerKey
 
 
 _DROP_EXPLANATIONS: Final = {
@@ -79,7 +79,7 @@ class InboundRouter:
         dialogs: DialogRegistry,
         *,
         forwards: MessageForwarder,
-        report_drops: Callable[[Peer, Mapping[EndpointKey, DropReason]], None],
+        report_drops: Callable[[PeerKey, Mapping[EndpointKey, DropReason]], None],
     ) -> None:
         self.report_drops: Final = report_drops
         self._instance: Final = instance
@@ -185,7 +185,7 @@ class InboundRouter:
                 principal=peer.principal,
             )
         if reasons:
-            self.report_drops(peer, reasons)
+            self.report_drops(peer.key, reasons)
 
     def _request_routes(self, peer: Peer, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
         """Requests missing routes, so that the retransmitted rows find them (R14).
@@ -486,7 +486,7 @@ class InboundProcessor:
             reasons = dict.fromkeys(dialogs.without_route(part.keys), DropReason.NO_RETURN_ROUTE)
             reasons |= dict.fromkeys(changes.too_large, DropReason.TOO_LARGE)
             if reasons:
-                self._router.report_drops(peer, {_sender(key): reason for key, reason in reasons.items()})
+                self._router.report_drops(peer.key, {_sender(key): reason for key, reason in reasons.items()})
             return
         name = dialogs.database.name
         if self._events.allows_line("conversations changed too often", level=logging.WARNING, source=name, now=now):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -14,6 +14,8 @@ from ssbroker.protocol.wire.frames import DropReason, MirroringRole
 
 SEND_NOW_BYTES_MAX: Final = 64 << 10
 """The maximum number of bytes that are sent in the calling thread; encrypting more is worth another thread."""
+PeerKey: TypeAlias = tuple[bytes, str | None]
+"""An instance id, and the principal that states it. The same id with another certificate is a different instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ class Peer:
     address: str
     connection_id: uuid.UUID
     is_accept: bool
+
+    @property
+    def key(self) -> PeerKey:
+        """The instance id and the principal, which identify the peer on all of its connections."""
+        return self.instance_id, self.principal
 
     @property
     def label(self) -> str:
@@ -133,11 +140,11 @@ class NetworkEndpoint(Protocol):
     def query_role(self, address: str, broker_instance: bytes) -> None:
         """Asks an address for the mirroring role of a database; `role_received` or `connection_failed` follows."""
 
-    def report_drops(self, instance_id: bytes, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """Tells a connected instance why rows of its endpoints are not acknowledged.
+    def report_drops(self, peer_key: PeerKey, reasons: Mapping[EndpointKey, DropReason]) -> None:
+        """Tells a connected peer why rows of its endpoints are not acknowledged.
 
-        Reasons are sent with best effort: they are lost if the instance is not connected, or if many reasons are
-        waiting. The next retransmission produces them again.
+        Reasons are sent with best effort: they are lost if the peer is not connected, or if many reasons are waiting.
+        The next retransmission produces them again.
         """
 
     def pause(self) -> None:

@@ -156,7 +156,7 @@ class MessageExchange:
             background,
             self._dialogs,
             forwards=self.forwarding,
-            report_drops=lambda peer, reasons: self.endpoint.report_drops(peer.instance_id, reasons),
+            report_drops=self.endpoint.report_drops,
         )
         self._processor: Final = InboundProcessor(
             self._dialogs, self._router, FirstRowCheck(keys, self._router), self._in_transit, events=instance.events

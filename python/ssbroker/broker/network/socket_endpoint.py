@@ -17,7 +17,7 @@ from ssbroker.broker.background_thread import REENTRANT_TIMEOUT, is_reentrant_ca
 from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.destinations import Destination
 from ssbroker.broker.network.endpoint_context import EndpointContext
-from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX, SendResult
+from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX, PeerKey, SendResult
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, check_rows
@@ -108,9 +108,9 @@ class SocketEndpoint:
         """See `NetworkEndpoint`."""
         self._call(lambda: self._manager.dialer.query_role(address, broker_instance))
 
-    def report_drops(self, instance_id: bytes, reasons: Mapping[EndpointKey, DropReason]) -> None:
+    def report_drops(self, peer_key: PeerKey, reasons: Mapping[EndpointKey, DropReason]) -> None:
         """See `NetworkEndpoint`."""
-        self._call(lambda: self._manager.report_drops(instance_id, reasons))
+        self._call(lambda: self._manager.report_drops(peer_key, reasons))
 
     def pause(self) -> None:
         """See `NetworkEndpoint`."""
