@@ -1,4 +1,4 @@
-"""Writing to a peer that has closed TLS is a peer error, not an internal error (P24)."""
+"""TLS between two ends, also after one of them has ended it (P24)."""
 
 from __future__ import annotations
 
@@ -55,6 +55,18 @@ def test_writing_after_the_peer_closed_tls_is_a_peer_error(ends: tuple[TlsChanne
     own.close()
     with pytest.raises(PeerError, match=r"TLS"):
         own.seal(b"hello")
+
+
+@pytest.mark.rule("P24")
+@pytest.mark.parametrize("end", [0, 1])
+def test_data_after_the_end_of_tls_are_a_peer_error(ends: tuple[TlsChannel, TlsChannel], end: int) -> None:
+    """OpenSSL would leave them in the buffer, which would grow without limit."""
+    own, remote = ends[end], ends[1 - end]
+    remote.seal(b"hello")
+    remote.close()
+    assert own.received(remote.data_to_send() + b"more") == b"hello"
+    with pytest.raises(PeerError, match=r"^the peer sent data after it had ended TLS$"):
+        own.received(b"and more")
 
 
 @pytest.mark.rule("P24")

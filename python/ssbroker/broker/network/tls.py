@@ -386,7 +386,16 @@ class TlsChannel:
     a slow, unauthenticated peer should be able to occupy.
     """
 
-    __slots__ = ("_contexts", "_first_record", "_incoming", "_is_accept", "_outgoing", "_tls", "principal")
+    __slots__ = (
+        "_contexts",
+        "_first_record",
+        "_has_ended",
+        "_incoming",
+        "_is_accept",
+        "_outgoing",
+        "_tls",
+        "principal",
+    )
 
     method: Final = "CERTIFICATE"
 
@@ -397,6 +406,7 @@ class TlsChannel:
         self._incoming: Final = ssl.MemoryBIO()
         self._outgoing: Final = ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
+        self._has_ended = False
         self.principal: str | None = None
         if not is_accept:
             self._handshake(self._tls_object())
@@ -413,6 +423,8 @@ class TlsChannel:
 
     def received(self, data: Data) -> bytes:
         """See `Channel`."""
+        if self._has_ended:  # OpenSSL would not take the data from the buffer
+            raise PeerError("the peer sent data after it had ended TLS")
         if self._first_record is not None:
             self._first_record += data
             if not _is_complete_record(self._first_record):
@@ -426,6 +438,7 @@ class TlsChannel:
         try:
             while piece := tls.read(_READ_BYTES):
                 pieces.append(piece)
+            self._has_ended = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
