@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import logging
@@ -26,8 +27,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ssbroker._text import host_and_port
 from ssbroker.broker import fork_safety
 from ssbroker.broker.background_thread import wait_limit
-from ssbroker.broker.instance import Instance
+from ssbroker.broker.context import InstanceContext
+from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.metrics import Metrics
+from ssbroker.broker.network.accepting import ACCEPT_BATCH, BACKLOG, log_loop_errors
+from ssbroker.broker.network.limits import limit_by_open_files
 from ssbroker.broker.overview import health_problems
 from ssbroker.exceptions import EndpointError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
 from ssbroker.web.feed import Feed
@@ -35,7 +39,10 @@ from ssbroker.web.observer import Observer, explain_waiting
 
 TOKEN_CHARACTERS_MIN: Final = 16
 _REQUEST_TIMEOUT: Final = 5.0
-_CONNECTIONS_MAX: Final = 32
+_BUSY_CONNECTIONS: Final = 32
+"""The number of open connections from which on requests get the status 503."""
+_CONNECTIONS_MAX: Final = 64
+"""The maximum number of open connections. The number never exceeds a quarter of the process's open-file limit either."""
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PAGE_FILES: Final = {
     "/": ("ssbroker.web", "page/live.html", "text/html"),
@@ -104,6 +111,7 @@ class HttpServer:
         check_token(host, token)
         self._host: Final = host
         self._port: Final = port
+        self._context: Final = instance_context(instance)
         self._metrics: Final = Metrics(instance)
         observer = Observer(instance)
         self._feed: Final = Feed(observer, subscribe=instance.subscribe)
@@ -116,7 +124,7 @@ class HttpServer:
         )
         self._config: Final = uvicorn.Config(
             app,
-            http=_timed_protocol(self._deadlines),
+            http=_limited_protocol(self._deadlines, connections_max=limit_by_open_files(_CONNECTIONS_MAX)),
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -125,7 +133,8 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=_CONNECTIONS_MAX,
+            limit_concurrency=_BUSY_CONNECTIONS,
+            backlog=ACCEPT_BATCH,
             timeout_graceful_shutdown=1,
             callback_notify=self._deadlines.end_overdue,
             timeout_notify=0,  # each second
@@ -149,7 +158,7 @@ class HttpServer:
             raise EndpointError(f"cannot listen on {where}: {reason}") from error
         fork_safety.close_after_fork(self)
         host, port, *_ = self._listener.getsockname()
-        self._server = uvicorn.Server(self._config)
+        self._server = _Server(self._config, self._context)
         self._thread = threading.Thread(
             target=self._server.run, args=([self._listener],), name="ssbroker http", daemon=True
         )
@@ -170,6 +179,23 @@ class HttpServer:
         """See `ForkSensitive`."""
         listener = () if self._listener is None else (self._listener.fileno(),)
         return (*listener, *self._deadlines.descriptors())
+
+
+class _Server(uvicorn.Server):
+    """Accepts one connection at a time, and limits the log lines about failures."""
+
+    def __init__(self, config: uvicorn.Config, instance: InstanceContext) -> None:
+        super().__init__(config)
+        self._instance: Final = instance
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        instance = self._instance
+        log_loop_errors(
+            asyncio.get_running_loop(), name=instance.name, events=instance.events, clock=instance.microseconds
+        )
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
 
 
 def check_token(host: str, token: str | None) -> None:
@@ -398,16 +424,18 @@ class _Deadlines:
         return [transport.get_extra_info("socket").fileno() for transport, _ in list(self._open.values())]
 
 
-def _timed_protocol(deadlines: _Deadlines) -> type[H11Protocol]:
-    """Returns a protocol whose connections have deadlines, which uvicorn lacks."""
+def _limited_protocol(deadlines: _Deadlines, *, connections_max: int) -> type[H11Protocol]:
+    """Returns a protocol whose connections have deadlines and a maximum number, which uvicorn lacks."""
 
-    class TimedProtocol(H11Protocol):
+    class LimitedProtocol(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             deadlines.opened(transport)
+            if len(self.connections) > connections_max:
+                transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
             deadlines.closed(self.transport)
             super().connection_lost(exc)
 
-    return TimedProtocol
+    return LimitedProtocol

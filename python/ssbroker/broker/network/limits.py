@@ -111,7 +111,7 @@ class EndpointLimits:
             >>> EndpointLimits(max_connections_per_principal=1).connections_per_principal_limit()
             1
         """
-        return _limit_by_open_files(self.max_connections_per_principal)
+        return limit_by_open_files(self.max_connections_per_principal)
 
     def unauthenticated_limit(self) -> int:
         """Returns how many unauthenticated connections this process may have; at least 1.
@@ -124,10 +124,11 @@ class EndpointLimits:
             >>> EndpointLimits(max_unauthenticated=1).unauthenticated_limit()
             1
         """
-        return _limit_by_open_files(self.max_unauthenticated)
+        return limit_by_open_files(self.max_unauthenticated)
 
 
-def _limit_by_open_files(limit: int) -> int:
+def limit_by_open_files(limit: int) -> int:
+    """Returns a limit of connections, or a quarter of the process's open-file limit (`RLIMIT_NOFILE`) if this is less; at least 1."""
     return max(min(limit, _open_files_max() // 4), 1)
 
 

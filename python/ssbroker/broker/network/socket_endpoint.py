@@ -14,6 +14,7 @@ import pyarrow as pa
 from ssbroker._text import host_and_port
 from ssbroker.broker import fork_safety
 from ssbroker.broker.background_thread import REENTRANT_TIMEOUT, is_reentrant_call
+from ssbroker.broker.network.accepting import ACCEPT_BATCH, BACKLOG, log_loop_errors
 from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.destinations import Destination
 from ssbroker.broker.network.endpoint_context import EndpointContext
@@ -31,11 +32,6 @@ def _send_now(destination: Destination) -> bool:
     if connection is None or pending_bytes > SEND_NOW_BYTES_MAX or not connection.send_now():
         return False
     return destination.outbox.is_empty  # if not, the connection was replaced just now
-
-
-_BACKLOG: Final = 1024
-_ACCEPT_BATCH: Final = 1
-"""With a larger value, asyncio would accept more sockets before their limits are checked, and retry more often when no file descriptor is left."""
 
 
 class SocketEndpoint:
@@ -197,13 +193,13 @@ class SocketEndpoint:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self._log_loop_error)
+        log_loop_errors(loop, name=self._context.own.name, events=self._context.events, clock=self._context.clock)
         try:
-            server = await loop.create_server(self._manager.accept, self._host, self._port, backlog=_ACCEPT_BATCH)
+            server = await loop.create_server(self._manager.accept, self._host, self._port, backlog=ACCEPT_BATCH)
             self._server = server
             for listening in server.sockets:
                 with listening.dup() as duplicate:
-                    duplicate.listen(_BACKLOG)
+                    duplicate.listen(BACKLOG)
         except (OSError, ValueError) as error:  # such as an invalid host name
             self._started.put(error)
             return
@@ -212,13 +208,6 @@ class SocketEndpoint:
         host, port, *_ = server.sockets[0].getsockname()
         self._started.put((host, port))
         await self._stopped.wait()
-
-    def _log_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Logs an error that belongs to no connection, such as too many open files on accept."""
-        name, message, now = self._context.own.name, str(context["message"]), self._context.clock()
-        if self._context.events.allows_line(message, level=logging.ERROR, source=name, now=now):
-            error = context.get("exception")
-            _LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
 
     def _stop(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         """Stops listening, writes pending data, and aborts connections that are still open after `timeout` seconds."""
