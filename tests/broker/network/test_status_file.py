@@ -83,7 +83,7 @@ def test_a_read_only_folder_can_be_served(tmp_path: Path, caplog: pytest.LogCapt
         status_file = StatusFile(instance_context(instance), ("127.0.0.1", 1))
         status_file.start()
         status_file.close()
-    assert "cannot be written" in caplog.text
+    assert "cannot be updated" in caplog.text
 
 
 def test_a_file_that_cannot_be_written_does_not_prevent_closing(
@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_written_does_not_prevent_closing(
         with instance.serve(port=0, allow_unencrypted=True):
             pass
         assert not ServeLock.is_held(instance.folder)
-    assert f"{STATUS_FILE}: cannot be written" in caplog.text
+    assert f"{STATUS_FILE}: cannot be updated" in caplog.text
 
 
 def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,7 +106,7 @@ def test_a_file_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: 
             obstacle.mkdir()
             status_file.write()
             status_file.write()
-            assert caplog.text.count("cannot be written") == count
+            assert caplog.text.count("cannot be updated") == count
             obstacle.rmdir()
             status_file.write()
 
