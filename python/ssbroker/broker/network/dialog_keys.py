@@ -151,7 +151,9 @@ class DialogKeys:
             for first_row in first_rows
         ]
 
-    def update_certificate(self, database: DatabaseContext, endpoint: DialogEndpoint, first_row: FirstRow) -> bool:
+    def update_certificate(
+        self, database: DatabaseContext, endpoint: DialogEndpoint, first_row: FirstRow, *, lock_timeout: float
+    ) -> bool:
         """Checks whether a blob for an existing conversation contains the same key, signed with another certificate of the sender.
 
         If so, the new certificate is durable on return, and replies use it.
@@ -160,7 +162,7 @@ class DialogKeys:
             Whether the certificate changed.
 
         Raises:
-            LockTimeoutError: The database file is locked by another writer.
+            LockTimeoutError: The database file stayed locked by another writer for `lock_timeout` seconds.
         """
         objects = database.objects()
         service = objects.services.get(endpoint.service_name)
@@ -178,7 +180,7 @@ class DialogKeys:
             or not objects.security.may_send(service.service_id, sender.fingerprint, owner=service.principal_id)
         ):
             return False
-        with database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
+        with database.file.write(lock_timeout=lock_timeout) as connection:
             conversation_endpoints.set_remote_certificate(connection, endpoint.key, sender.fingerprint)
         return True
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.acceptance import accept_any_body, complete_target, need_no_validation, refused_messages
+from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError
 from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.protocol.conversation_states import INITIAL_STATE, ConversationState
@@ -120,7 +121,7 @@ class SqliteDialogStorage:
         self._body_reader: Final = BodyReader()
         self._is_unsynced = True  # an earlier object for this database may have committed without a sync
         if database.file.query(transmission_queue.has_work_table_rows):
-            with database.file.write() as connection:
+            with database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
                 transmission_queue.clear_work_table(connection)
 
     @property
@@ -167,7 +168,7 @@ class SqliteDialogStorage:
         with self._database.file.read() as connection:
             if transmission_queue.is_fragment_size_uniform(connection, max_fragment_bytes):
                 return {}
-        with self._database.file.write() as connection:
+        with self._database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
             return transmission_queue.set_fragment_size(connection, max_fragment_bytes)
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
@@ -257,7 +258,7 @@ class SqliteDialogStorage:
     def save_transmissions(self, objects: Mapping[EndpointKey, bytes]) -> None:
         """See `DialogStorage`."""
         start = time.perf_counter()
-        with self._database.file.write() as connection:
+        with self._database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
             rows = conversation_endpoints.by_sides(connection, objects)
             transmission_queue.save_transmissions(
                 connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ssbroker._text import quoted, restore_spaces
 from ssbroker.broker.background import Background
-from ssbroker.broker.context import InstanceContext, log_failure
+from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.dynamic_routing import REQUESTS_BURST, REQUESTS_PER_SECOND, RouteRequest
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
 from ssbroker.broker.network.database_dialogs import DatabaseDialogs, DialogRegistry
@@ -27,6 +27,7 @@ from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.arrow_columns import column_values, concatenated
 from ssbroker.protocol.envelope import receiver_keys
 from ssbroker.protocol.events import RECEIVED_FROM, EventLog, MessageUndeliverable
+from ssbroker.protocol.settings import SECOND
 from ssbroker.protocol.storage import DialogEndpoint, EndpointKey, ExchangedKeys, SessionKeys
 from ssbroker.protocol.wire.frames import DropReason
 from ssbroker.schemas import CONVERSATIONS
@@ -293,13 +294,16 @@ class FirstRowCheck:
         """Resets the limits that apply to one turn of the exchange."""
         self._keys.start_round()
 
-    def check(self, peer: Peer, part: InboundRows) -> tuple[pa.Table, SessionKeys]:
-        """Drops the rows of directions whose keys or sender were refused; returns the remaining rows, and the session keys that they contained."""
+    def check(self, peer: Peer, part: InboundRows, *, lock_timeout: float) -> tuple[pa.Table, SessionKeys]:
+        """Drops the rows of directions whose keys or sender were refused; returns the remaining rows, and the session keys that they contained.
+
+        Waits up to `lock_timeout` seconds for the database if a sender has a new certificate.
+        """
         rows = part.rows
         directions, established = self._directions_to_check(part)
         if not directions and not established:
             return rows, {}
-        self._update_certificates(peer, part, established)
+        self._update_certificates(peer, part, established, lock_timeout=lock_timeout)
         first_rows = _first_rows(peer, rows, directions)
         answers = self._keys.accept_directions(part.dialogs.database, first_rows)
         refused: set[EndpointKey] = set()
@@ -315,14 +319,16 @@ class FirstRowCheck:
             rows = rows.filter(pa.array([key not in refused for key in part.keys], pa.bool_()))
         return rows, keys
 
-    def _update_certificates(self, peer: Peer, part: InboundRows, taken: Mapping[DialogEndpoint, int]) -> None:
+    def _update_certificates(
+        self, peer: Peer, part: InboundRows, taken: Mapping[DialogEndpoint, int], *, lock_timeout: float
+    ) -> None:
         """Records new certificates of the senders of established conversations."""
         dialogs = part.dialogs
         first_rows = _first_rows(peer, part.rows, {endpoint.key: position for endpoint, position in taken.items()})
         renewed = [
             endpoint.key
             for endpoint, first_row in zip(taken, first_rows, strict=True)
-            if self._keys.update_certificate(dialogs.database, endpoint, first_row)
+            if self._keys.update_certificate(dialogs.database, endpoint, first_row, lock_timeout=lock_timeout)
         ]
         if renewed:
             dialogs.change_certificates(renewed)
@@ -376,6 +382,9 @@ ATTEMPTS_MAX: Final = 10
 """The maximum number of times that a batch is planned again because other writers have changed its endpoints."""
 FAILED_ROWS_MAX: Final = 16
 """The maximum number of failing rows that are isolated in one batch."""
+LOCK_WAIT_INTERVAL: Final = SECOND
+"""The interval, in microseconds, between waits for a database that stays locked. Without any wait, a database whose
+transactions follow each other closely would never be free at the right moment."""
 _UNEXPECTED_ERROR: Final = 9736
 
 
@@ -396,17 +405,18 @@ class InboundProcessor:
         self._first_row_check: Final = first_row_check
         self._in_transit: Final = in_transit
         self._events: Final = events
+        self._waited_at: Final[dict[int, int]] = {}
 
     def process(
         self, batches: Sequence[Batch], *, now: int, lock_timeout: float = EXCHANGE_LOCK_TIMEOUT
     ) -> list[Batch]:
         """Processes batches; returns the batches that could not be written because the database was locked for `lock_timeout` seconds.
 
-        Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the
+        Waits for a locked database at most once in each call and each `LOCK_WAIT_INTERVAL`, so that other databases do not wait with it. Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the
         failing row is alone, so that one invalid row cannot block all others.
         """
         self._first_row_check.start_round()
-        deferred: list[Batch] = []
+        deferred: dict[DatabaseDialogs, list[Batch]] = {}
         for peer, joined in _join_batches(batches):
             remaining, isolated = [joined], 0
             while remaining:
@@ -417,10 +427,10 @@ class InboundProcessor:
                     else:
                         isolated += 1
                         self._drop(peer, rows, error, now)
-        return deferred
+        return [batch for batches in deferred.values() for batch in batches]
 
     def _route_and_write(
-        self, peer: Peer, rows: pa.Table, now: int, lock_timeout: float, deferred: list[Batch]
+        self, peer: Peer, rows: pa.Table, now: int, lock_timeout: float, deferred: dict[DatabaseDialogs, list[Batch]]
     ) -> list[tuple[pa.Table, Exception]]:
         """Processes rows; returns the rows that failed unexpectedly."""
         try:
@@ -439,11 +449,18 @@ class InboundProcessor:
         failed: list[tuple[pa.Table, Exception]] = []
         for part in parts:
             rows = part.rows
+            if part.dialogs in deferred:  # later rows must not overtake the deferred ones
+                deferred[part.dialogs].append((peer, rows))
+                continue
+            wait = lock_timeout if self._may_wait(part.dialogs.database, now) else 0.0
             try:
-                rows, keys = self._first_row_check.check(peer, part)
-                self._write(peer, part, rows, keys, now=now, lock_timeout=lock_timeout)
+                rows, keys = self._first_row_check.check(peer, part, lock_timeout=wait)
+                self._write(peer, part, rows, keys, now=now, lock_timeout=wait)
+                self._waited_at.pop(part.dialogs.database.database_id, None)
             except LockTimeoutError:  # refused rows are not checked and reported again
-                deferred.append((peer, rows))
+                deferred[part.dialogs] = [(peer, rows)]
+                if wait:
+                    self._waited_at[part.dialogs.database.database_id] = now
             except StorageError as error:
                 log_failure(
                     part.dialogs.database, "received messages could not be stored; the peer will send them again", error
@@ -451,6 +468,11 @@ class InboundProcessor:
             except Exception as error:  # noqa: BLE001 - the caller reports it
                 failed.append((rows, error))
         return failed
+
+    def _may_wait(self, database: DatabaseContext, now: int) -> bool:
+        """Returns whether to wait for the lock of a database; False if a recent wait was in vain."""
+        waited_at = self._waited_at.get(database.database_id)
+        return waited_at is None or not 0 <= now - waited_at < LOCK_WAIT_INTERVAL
 
     def _drop(self, peer: Peer, rows: pa.Table, error: Exception, now: int) -> None:
         """Logs and reports rows that cannot be processed."""
