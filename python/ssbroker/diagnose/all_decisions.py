@@ -76,27 +76,27 @@ def route_targets(router: Router, origin: Origin, classes: Sequence[Target], now
 
 
 class DecisionSets:
-    """Distinct sets of decisions, each stored once under a number; most lookups in an instance get equal sets.
+    """Distinct sets of decisions, each stored once; most lookups in an instance get equal sets.
 
     Without `with_routes`, decisions contain no step and no route id.
     """
 
     def __init__(self, *, with_routes: bool) -> None:
         self.sets: Final[list[tuple[PossibleDecision, ...]]] = []
-        """Every set, by its number."""
-        self._numbers: Final[dict[tuple[PossibleDecision, ...], int]] = {}
+        """Every set, at its index."""
+        self._indices: Final[dict[tuple[PossibleDecision, ...], int]] = {}
         self._columns: Final = [name for name in _COLUMNS if with_routes or name not in _OF_ROUTES]
         self._with_routes: Final = with_routes
 
-    def number(self, decisions: tuple[PossibleDecision, ...]) -> int:
-        """Returns the number of a set; stores the set if it is new."""
-        number = self._numbers.setdefault(decisions, len(self.sets))
-        if number == len(self.sets):
+    def index(self, decisions: tuple[PossibleDecision, ...]) -> int:
+        """Returns the index of a set in `sets`; stores the set if it is new."""
+        index = self._indices.setdefault(decisions, len(self.sets))
+        if index == len(self.sets):
             self.sets.append(decisions)
-        return number
+        return index
 
-    def numbers(self, decisions: pa.RecordBatch, repeats: Sequence[int]) -> list[int]:
-        """Returns the number of the decision set of each lookup; `repeats` is the number of consecutive rows for each lookup."""
+    def indices(self, decisions: pa.RecordBatch, repeats: Sequence[int]) -> list[int]:
+        """Returns the index of the decision set of each lookup; `repeats` is the number of consecutive rows for each lookup."""
         columns = [dictionary_encoded(decisions.column(name)) for name in self._columns]
         rows = list(zip(*(indices for indices, _ in columns), strict=True))
         single_decisions = _SingleDecisions(self, [words for _, words in columns], with_routes=self._with_routes)
@@ -109,13 +109,13 @@ class DecisionSets:
                 found.append(single_decisions[rows[first]])
             else:
                 each = (self.sets[single_decisions[row]][0] for row in rows[first : first + repeat_count])
-                found.append(self.number(tuple(dict.fromkeys(each))))
+                found.append(self.index(tuple(dict.fromkeys(each))))
             first += repeat_count
         return found
 
 
 class _SingleDecisions(dict[tuple[int, ...], int]):
-    """The numbers of sets with a single decision, by the dictionary indices of the decision; computed on first access."""
+    """The indices of sets with a single decision, by the dictionary indices of the decision; computed on first access."""
 
     def __init__(self, decision_sets: DecisionSets, words: list[list[Any]], *, with_routes: bool) -> None:
         super().__init__()
@@ -126,8 +126,8 @@ class _SingleDecisions(dict[tuple[int, ...], int]):
     def __missing__(self, row: tuple[int, ...]) -> int:
         outcome, reason, *rest = map(getitem, self._words, row)
         of_route = () if self._with_routes else (None, None)
-        self[row] = number = self._decision_sets.number((PossibleDecision(outcome, reason, *of_route, *rest),))
-        return number
+        self[row] = index = self._decision_sets.index((PossibleDecision(outcome, reason, *of_route, *rest),))
+        return index
 
 
 pc: Any = pyarrow.compute  # its stubs are incomplete
@@ -201,11 +201,11 @@ class Behaviour:
         self.unknown_broker: Final = next(broker for broker in new if broker not in ids)
         """A broker id that the instance does not know."""
         self._decision_sets: Final = DecisionSets(with_routes=with_routes)
-        self._numbers_by_target: Final[defaultdict[Origin, dict[Target, int]]] = defaultdict(dict)
+        self._indices_by_target: Final[defaultdict[Origin, dict[Target, int]]] = defaultdict(dict)
 
     @property
     def decision_sets(self) -> Sequence[tuple[PossibleDecision, ...]]:
-        """The sets of decisions by number; for broker ids that the instance does not know, they contain `unknown_broker`."""
+        """The sets of decisions by index; for broker ids that the instance does not know, they contain `unknown_broker`."""
         return self._decision_sets.sets
 
     def from_database(
@@ -227,23 +227,23 @@ class Behaviour:
         for database, service, broker, is_initiator in representatives:
             by_origin[database, is_initiator][service, broker] = None
         for origin, classes in by_origin.items():
-            self._numbers_of(origin, list(classes))
+            self._indices_of(origin, list(classes))
         found = []
         for lookup, (database, service, broker, is_initiator) in zip(lookups, representatives, strict=True):
-            decisions = self.decision_sets[self._numbers_by_target[database, is_initiator][service, broker]]
+            decisions = self.decision_sets[self._indices_by_target[database, is_initiator][service, broker]]
             found.append(_with_broker(decisions, broker, lookup.broker))
         return found
 
     def number(self, origin: Origin, service: str, broker: bytes | None) -> int:
-        """Returns the number of the set of decisions for one lookup."""
+        """Returns the index of the set of decisions for one lookup in `decision_sets`."""
         class_ = self._class(origin, service, broker)
-        known = self._numbers_by_target[origin].get(class_)
-        return self._numbers_of(origin, [class_])[0] if known is None else known
+        known = self._indices_by_target[origin].get(class_)
+        return self._indices_of(origin, [class_])[0] if known is None else known
 
     def route_known_names(
         self, origin: Origin, ids: Mapping[str, Collection[bytes | None]], *, addressed_names: Collection[str] = ()
     ) -> Iterator[tuple[Target, int]]:
-        """Routes all known names in one batch; yields each name with each of its `ids`, and the number of the set of decisions.
+        """Routes all known names in one batch; yields each name with each of its `ids`, and the index of the set of decisions.
 
         Names without ids are skipped. `addressed_names` are additional names that may begin with an address.
         """
@@ -253,7 +253,7 @@ class Behaviour:
             names += [name for name in addressed_names if name not in self.known_names[table]]
         first, *rest = (self._broker_counts[each] for each in self._tables_read(table))
         others = [(self.unknown_name, broker) for broker in (None, self.unknown_broker, *sorted(self._own_ids))]
-        classes = {class_: number for number, class_ in enumerate(others)}
+        classes = {class_: index for index, class_ in enumerate(others)}
         targets: list[Target] = []
         places: list[int] = []
         for service in names:
@@ -265,9 +265,9 @@ class Behaviour:
                 targets.append((service, broker))
                 representative = targets[-1] if is_known else (service, self.unknown_broker)
                 places.append(classes.setdefault(representative, len(classes)))
-        numbers = self._numbers(origin, list(classes))
-        self._numbers_by_target[origin].update(zip(others, numbers, strict=False))
-        return zip(targets, map(numbers.__getitem__, places), strict=True)
+        indices = self._set_indices(origin, list(classes))
+        self._indices_by_target[origin].update(zip(others, indices, strict=False))
+        return zip(targets, map(indices.__getitem__, places), strict=True)
 
     def first_picks(self, origin: Origin, classes: Sequence[Target]) -> set[int]:
         """Returns the ids of all routes that are picked for the targets, each of which represents a class.
@@ -303,48 +303,48 @@ class Behaviour:
         """Returns the tables that may be read for conversations from a database."""
         return (database, MSDB) if database in self._reentry_tables else (database,)
 
-    def _numbers_of(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
+    def _indices_of(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
         """Returns the index of the decision set of each target, and caches it."""
-        known = self._numbers_by_target[origin]
+        known = self._indices_by_target[origin]
         new = [each for each in dict.fromkeys(classes) if each not in known]
         if new:
-            known.update(zip(new, self._numbers(origin, new), strict=True))
+            known.update(zip(new, self._set_indices(origin, new), strict=True))
         return [known[each] for each in classes]
 
-    def _numbers(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
+    def _set_indices(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
         """Routes a target of each class; returns the index of its decision set in `decision_sets`."""
         router = self._inbound_router if origin[0] is None else self._local_router
-        numbers: list[int] = []
+        indices: list[int] = []
         for part, repeats in self._batches(origin, classes):
             decided = route_targets(router, origin, _repeat_targets(part, repeats), self.now)
-            numbers += self._decision_sets.numbers(decided, repeats)
+            indices += self._decision_sets.indices(decided, repeats)
         if self._has_reentry and origin[0] is not None:
-            self._follow_reentry(origin, classes, numbers)
-        return numbers
+            self._follow_reentry(origin, classes, indices)
+        return indices
 
-    def _follow_reentry(self, origin: Origin, classes: Sequence[Target], numbers: list[int]) -> None:
+    def _follow_reentry(self, origin: Origin, classes: Sequence[Target], indices: list[int]) -> None:
         """Replaces decisions that lead back to this instance with the decisions for messages from another instance (R41)."""
         own_addresses = self.own_addresses
         reentering = {
             each
-            for each in set(numbers)
+            for each in set(indices)
             if any(decision.next_hop in own_addresses for decision in self.decision_sets[each])
         }
-        reentering_rows = [row for row, number in enumerate(numbers) if number in reentering]
+        reentering_rows = [row for row, index in enumerate(indices) if index in reentering]
         outside = None, origin[1]
         arriving = [self._class(outside, *classes[row]) for row in reentering_rows]
-        for row, target, inbound_number in zip(
-            reentering_rows, arriving, self._numbers_of(outside, arriving), strict=True
+        for row, target, inbound_index in zip(
+            reentering_rows, arriving, self._indices_of(outside, arriving), strict=True
         ):
             found: dict[PossibleDecision, None] = {}
-            for decision in self.decision_sets[numbers[row]]:
+            for decision in self.decision_sets[indices[row]]:
                 if decision.next_hop in own_addresses:
                     found.update(
-                        dict.fromkeys(_with_broker(self.decision_sets[inbound_number], target[1], classes[row][1]))
+                        dict.fromkeys(_with_broker(self.decision_sets[inbound_index], target[1], classes[row][1]))
                     )
                 else:
                     found[decision] = None
-            numbers[row] = self._decision_sets.number(tuple(found))
+            indices[row] = self._decision_sets.index(tuple(found))
 
     def _batches(self, origin: Origin, classes: Sequence[Target]) -> Iterator[tuple[Sequence[Target], list[int]]]:
         """Splits targets into batches, with the number of rows that each target needs."""
@@ -352,7 +352,7 @@ class Behaviour:
         named, hosts, wildcards = self._broker_counts[table], self._hosts, max(1, self._wildcard_counts[table])
         first = rows = 0
         repeats: list[int] = []
-        for number, (service, broker) in enumerate(classes):
+        for index, (service, broker) in enumerate(classes):
             # After this number of rows, round robin has returned every possible decision.
             by_id = named.get(service, _NO_COUNTS)
             if broker is not None:
@@ -363,8 +363,8 @@ class Behaviour:
             repeats.append(repeat_count)
             rows += repeat_count
             if rows >= BATCH_ROWS:
-                yield classes[first : number + 1], repeats
-                first, rows, repeats = number + 1, 0, []
+                yield classes[first : index + 1], repeats
+                first, rows, repeats = index + 1, 0, []
         if repeats:
             yield classes[first:], repeats
 

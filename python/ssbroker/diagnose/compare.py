@@ -284,7 +284,7 @@ class TrafficPart(NamedTuple):
     instance: str
     batch: pa.RecordBatch
     row_of: Callable[[int], int]
-    """Converts the number of a row in the batch to the number of the row in the traffic."""
+    """Converts the index of a row in the batch to the index of the row in the traffic."""
 
 
 def split_traffic(traffic: pa.Table, instances: Sequence[str]) -> Iterator[TrafficPart]:

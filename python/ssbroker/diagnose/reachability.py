@@ -111,7 +111,7 @@ def matrix(graph: RoutingGraph, services: list[str]) -> pa.Table:
 
 
 class ReachabilitySets:
-    """The possible ends of conversations from every start to a service; equal sets of ends have the same number.
+    """The possible ends of conversations from every start to a service; equal sets of ends have the same index.
 
     With `is_initiator`, conversations begin at the starts, usually without a broker id. Otherwise, they are replies
     from targets, usually with the broker id of a database that has the service.
@@ -122,33 +122,33 @@ class ReachabilitySets:
         self._is_initiator: Final = is_initiator
         self.starts: Final = all_starts(graph)
         self.ends: Final[list[Ends]] = []
-        """Every set of ends by its number."""
+        """Every set of ends, at its index."""
         self._codes: dict[Ends, int] = {}
         self._ids: Final = dict.fromkeys(graph.ids, _NO_ID) if is_initiator else graph.host_ids
-        self._numbered_targets: defaultdict[Target, list[tuple[int, int]]] = defaultdict(list)
+        self._targets_with_starts: defaultdict[Target, list[tuple[int, int]]] = defaultdict(list)
         self._default_transitions: list[int] = []
-        for number, (instance, database) in enumerate(self.starts):
+        for index, (instance, database) in enumerate(self.starts):
             for class_, transition in graph.route_known_names(instance, (database, is_initiator), self._ids):
-                self._numbered_targets[class_].append((number, transition))
-            self._default_transitions.append(self._transition(number, graph.at(instance).unknown_name, None))
+                self._targets_with_starts[class_].append((index, transition))
+            self._default_transitions.append(self._transition(index, graph.at(instance).unknown_name, None))
         graph.prepare_arrivals(is_initiator=is_initiator)
         self._fixed_ends: dict[int, int] = {}
 
     def codes(self, service: str, broker: bytes | None = None) -> list[int]:
-        """Returns the number of the set of ends for each start, in order."""
+        """Returns, for each start in order, the index in `ends` of the set of possible ends."""
         if broker in self._ids.get(service, ()):
             transitions = self._default_transitions.copy()
-            for number, transition in self._numbered_targets[service, broker]:
-                transitions[number] = transition
+            for index, transition in self._targets_with_starts[service, broker]:
+                transitions[index] = transition
         else:
-            transitions = [self._transition(number, service, broker) for number in range(len(self.starts))]
+            transitions = [self._transition(index, service, broker) for index in range(len(self.starts))]
         known = _EndsByTransition(self, MessageKey(service, broker, self._is_initiator))
         codes = list(map(known.__getitem__, transitions))
         if known.returns:
-            for number, transition in enumerate(transitions):
-                instance = self.starts[number].instance
+            for index, transition in enumerate(transitions):
+                instance = self.starts[index].instance
                 if instance in known.returns.get(transition, ()):
-                    codes[number] = self.end(transition, known.key, sender=instance)
+                    codes[index] = self.end(transition, known.key, sender=instance)
         self.graph.clear_ends()
         if self._is_initiator and service in self.graph.not_accepting:
             key = MessageKey(service, broker, is_initiator=True)
@@ -157,7 +157,7 @@ class ReachabilitySets:
         return codes
 
     def end(self, transition: int, key: MessageKey, *, sender: str | None = None) -> int:
-        """Returns the number of the set of ends after a transition."""
+        """Returns the index in `ends` of the set of possible ends after a transition."""
         solved = self._fixed_ends.get(transition)
         if solved is not None:
             return solved
@@ -167,8 +167,8 @@ class ReachabilitySets:
         self._fixed_ends[transition] = self._code(reached_transition.ends)
         return self._fixed_ends[transition]
 
-    def _transition(self, number: int, service: str, broker: bytes | None) -> int:
-        instance, database = self.starts[number]
+    def _transition(self, start: int, service: str, broker: bytes | None) -> int:
+        instance, database = self.starts[start]
         return self.graph.transition_of(instance, (database, self._is_initiator), service, broker)
 
     def _code(self, ends: Ends) -> int:
@@ -179,7 +179,7 @@ class ReachabilitySets:
 
 
 class _EndsByTransition(dict[int, int]):
-    """Maps each transition to the number of its set of ends, for one service and broker id.
+    """Maps each transition to the index of its set of ends, for one service and broker id.
 
     Values are computed on first access. `returns` contains the instances to which a route leads back; for conversations
     from these instances, the ends differ.
@@ -217,27 +217,27 @@ def all_services(graph: RoutingGraph) -> set[str]:
 
 
 class _TableBuilder:
-    """Builds rows of the reachability table from the numbers of sets of ends."""
+    """Builds rows of the reachability table from the indices of sets of ends."""
 
     def __init__(self, reach: ReachabilitySets, services: list[str]) -> None:
-        numbers: dict[RoutingEnd, int] = {}
-        lists = [[numbers.setdefault(end, len(numbers)) for end in sorted(ends, key=str)] for ends in reach.ends]
+        indices: dict[RoutingEnd, int] = {}
+        lists = [[indices.setdefault(end, len(indices)) for end in sorted(ends, key=str)] for ends in reach.ends]
         self._lists: Any = pa.array(lists, pa.list_(pa.int32()))
-        self._ends = [_dictionary(getattr(end, name) for end in numbers) for name in _END_FIELDS]
+        self._ends = [_dictionary(getattr(end, name) for end in indices) for name in _END_FIELDS]
         self._start_columns = [_dictionary(getattr(start, name) for start in reach.starts) for name in Start._fields]
         self._services = pa.array(services, pa.string())
         self._starts = len(reach.starts)
 
     def __call__(self, codes: array[int], first: int) -> pa.RecordBatch:
-        """Returns the rows of consecutive services, beginning with number `first`; `codes` contains one entry per service and start."""
+        """Returns the rows of consecutive services, beginning at index `first`; `codes` contains one entry per service and start."""
         ends_of_cells = self._lists.take(pa.Array.from_buffers(pa.int32(), len(codes), [None, pa.py_buffer(codes)]))
         cell_indices = pc.list_parent_indices(ends_of_cells)
         service = pc.divide(cell_indices, max(1, self._starts))
         start = pc.subtract(cell_indices, pc.multiply(service, self._starts))
         end = pc.list_flatten(ends_of_cells)
         columns = [column.take(start) for column in self._start_columns]
-        numbers = pc.cast(pc.add(service, first), pa.int32())
-        columns.append(pa.DictionaryArray.from_arrays(numbers, self._services))
+        service_indices = pc.cast(pc.add(service, first), pa.int32())
+        columns.append(pa.DictionaryArray.from_arrays(service_indices, self._services))
         columns += [column.take(end) for column in self._ends]
         columns.append(pc.equal(pc.list_value_length(ends_of_cells).take(cell_indices), 1))
         return pa.RecordBatch.from_arrays(columns, schema=REACHABILITY)

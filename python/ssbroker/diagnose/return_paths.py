@@ -19,9 +19,9 @@ class ReturnPath(NamedTuple):
 
     service: str
     codes: Sequence[int]
-    """The number of the set of ends of a reply, for each start from which it may come."""
+    """The index of the set of possible ends of a reply, for each start from which the reply may come."""
     certain: frozenset[int]
-    """The numbers of the sets with which a reply returns, whichever way ties are broken."""
+    """The indices of the sets with which a reply returns, whichever way ties are broken."""
 
 
 class ReturnPaths:
@@ -31,7 +31,7 @@ class ReturnPaths:
         self.reach: Final = ReachabilitySets(graph, is_initiator=False)
         self._graph = graph
         self._unstated = frozenset(KnownAddresses(graph.fleet).unstated)
-        self._numbers = {start: number for number, start in enumerate(self.reach.starts)}
+        self._indices = {start: index for index, start in enumerate(self.reach.starts)}
         self._kept: dict[Start, tuple[ReturnPath, ...]] = {}
 
     def to(self, start: Start) -> tuple[ReturnPath, ...]:
@@ -57,7 +57,7 @@ class ReturnPaths:
     def failures(self, start: Start, ends: Ends) -> dict[str, Ends]:
         """Returns the services of a database to which the targets of its conversation cannot reply in every case, each with the ends of replies."""
         places = {Start(str(end.instance), str(end.database)) for end in ends if end.outcome == "DELIVERED"}
-        targets = [self._numbers[place] for place in places if place in self._numbers]
+        targets = [self._indices[place] for place in places if place in self._indices]
         failing: dict[str, Ends] = {}
         for service, codes, certain in self.to(start):
             uncertain = {codes[target] for target in targets} - certain

@@ -114,10 +114,10 @@ class RoutingGraph:
         self._normalized: Final[dict[str, str]] = {}
         self._instances_by_address: Final = fleet.addresses
         self.transitions: Final[list[Transition]] = []
-        """Every transition by its number."""
-        self._numbers: Final[dict[Transition, int]] = {}
+        """Every transition, at its index."""
+        self._indices: Final[dict[Transition, int]] = {}
         self._arrival_transitions: Final[dict[int, Transition]] = {}
-        self._transition_numbers: Final[defaultdict[str, list[int]]] = defaultdict(list)
+        self._transition_indices: Final[defaultdict[str, list[int]]] = defaultdict(list)
         self._arrivals: Final[defaultdict[bool, defaultdict[Target, dict[str, int]]]] = defaultdict(
             lambda: defaultdict(dict)
         )
@@ -168,12 +168,12 @@ class RoutingGraph:
         return sorted(filter(may_begin_with_address, self.ids))
 
     def route_known_names(self, instance: str, origin: Origin, ids: Mapping[str, Ids]) -> Iterator[tuple[Target, int]]:
-        """Routes all known names of an instance in one batch, with the given ids; yields each target with the number of its transition."""
+        """Routes all known names of an instance in one batch, with the given ids; yields each target with the index of its transition."""
         behaviour = self.at(instance)
         routed = behaviour.route_known_names(origin, ids, addressed_names=self._addressed_names)
-        self._transition_number(instance, len(behaviour.decision_sets) - 1)
-        numbers = self._transition_numbers[instance]
-        return ((class_, numbers[number]) for class_, number in routed)
+        self._transition_index(instance, len(behaviour.decision_sets) - 1)
+        indices = self._transition_indices[instance]
+        return ((class_, indices[decision_set]) for class_, decision_set in routed)
 
     def prepare_arrivals(self, *, is_initiator: bool = True) -> None:
         """Routes, in one batch for each instance, all messages that can arrive, except messages that are routed like unknown ones."""
@@ -193,22 +193,20 @@ class RoutingGraph:
         return self.transitions[self.transition_of(instance, (database, is_initiator), service, broker)]
 
     def transition_of(self, instance: str, origin: Origin, service: str, broker: bytes | None) -> int:
-        """Returns the number of the transition for one lookup."""
-        return self._transition_number(instance, self.at(instance).number(origin, service, broker))
+        """Returns the index of the transition for one lookup in `transitions`."""
+        return self._transition_index(instance, self.at(instance).number(origin, service, broker))
 
     def arriving(self, instance: str, key: MessageKey) -> Transition:
         """Returns what can happen to a message that arrives at an instance."""
         service, broker, is_initiator = key
-        number = self._arrivals[is_initiator].get((service, broker), _NO_ARRIVALS).get(instance)
-        if number is None:
-            number = self.transition_of(instance, (None, is_initiator), service, broker)
-        if number not in self._arrival_transitions:
-            transition = self.transitions[number]
+        index = self._arrivals[is_initiator].get((service, broker), _NO_ARRIVALS).get(instance)
+        if index is None:
+            index = self.transition_of(instance, (None, is_initiator), service, broker)
+        if index not in self._arrival_transitions:
+            transition = self.transitions[index]
             ends = frozenset(map(_after_arrival, transition.ends))
-            self._arrival_transitions[number] = (
-                transition if ends == transition.ends else transition._replace(ends=ends)
-            )
-        return self._arrival_transitions[number]
+            self._arrival_transitions[index] = transition if ends == transition.ends else transition._replace(ends=ends)
+        return self._arrival_transitions[index]
 
     def ends(self, instance: str, lookup: RouteLookup) -> Ends:
         """Returns every end that a conversation can have, whichever way ties are broken."""
@@ -320,17 +318,17 @@ class RoutingGraph:
         # header.
         return next_instance, decision.broker if decision.outcome == "REMOTE" else None
 
-    def _transition_number(self, instance: str, number: int) -> int:
-        """Returns the number of the transition for a set of decisions."""
-        numbers, decision_sets = self._transition_numbers[instance], self.at(instance).decision_sets
-        while len(numbers) <= number:
-            found = dict.fromkeys(self._end_or_hop(instance, decision) for decision in decision_sets[len(numbers)])
+    def _transition_index(self, instance: str, decision_set: int) -> int:
+        """Returns the index of the transition for a set of decisions, which is given by its index."""
+        indices, decision_sets = self._transition_indices[instance], self.at(instance).decision_sets
+        while len(indices) <= decision_set:
+            found = dict.fromkeys(self._end_or_hop(instance, decision) for decision in decision_sets[len(indices)])
             ends = frozenset(each for each in found if isinstance(each, RoutingEnd))
             transition = Transition(ends, tuple(each for each in found if not isinstance(each, RoutingEnd)))
-            numbers.append(self._numbers.setdefault(transition, len(self.transitions)))
-            if numbers[-1] == len(self.transitions):
+            indices.append(self._indices.setdefault(transition, len(self.transitions)))
+            if indices[-1] == len(self.transitions):
                 self.transitions.append(transition)
-        return numbers[number]
+        return indices[decision_set]
 
     def _solve(self, key: MessageKey, start: Arrival) -> None:
         """Computes the ends of all arrivals that are reachable from `start`: first backwards from certain ends, then for cycles."""

@@ -241,17 +241,17 @@ class _Intentions:
 
 
 class _TargetsByEnds(dict[int, tuple[int, ...]]):
-    """The starts at which messages are delivered, by number of the set of ends; computed on first access."""
+    """The starts at which messages are delivered, by index of the set of ends; computed on first access."""
 
     def __init__(self, reach: ReachabilitySets) -> None:
         super().__init__()
         self._ends = reach.ends
-        self._numbers = {start: number for number, start in enumerate(reach.starts)}
+        self._indices = {start: index for index, start in enumerate(reach.starts)}
 
     def __missing__(self, code: int) -> tuple[int, ...]:
         delivered = (end for end in self._ends[code] if end.outcome == "DELIVERED")
         places = (Start(str(end.instance), str(end.database)) for end in delivered)
-        self[code] = found = tuple(self._numbers[place] for place in places if place in self._numbers)
+        self[code] = found = tuple(self._indices[place] for place in places if place in self._indices)
         return found
 
 

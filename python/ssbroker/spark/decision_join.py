@@ -105,7 +105,7 @@ class DecisionJoin:
         for step in PARSING_STEPS if given else ():
             rows = self._with(rows, **{f"{name} {step.__name__}": step(text) for name, text in given.items()})
             given = {name: self._temporary(f"{name} {step.__name__}") for name in given}
-        rows = self._with(rows, source=self._find_source_number(), **given)
+        rows = self._with(rows, source=self._find_source_index(), **given)
         rows = self._with(rows, wrong=self._message_index(self._inputs_of_labels()))
         rows = self._with(rows, key=self._value_or_error(self._inputs_of_labels(), "wrong", self._key(), "bigint"))
         rows = rows.join(self._names_build_side(), self._is_row_of_name(), "left")
@@ -156,14 +156,14 @@ class DecisionJoin:
 
         return self._temporary(name) if self._types[name] == pa.string() else sf.col(name).cast("binary")
 
-    def _source_number(self) -> Column:
-        """Returns the number of the routing table of each row; a constant if it is the same for all rows."""
+    def _source_index(self) -> Column:
+        """Returns the index of the routing table of each row; a constant if it is the same for all rows."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         return self._temporary("source") if self._only_source is None else sf.lit(self._only_source)
 
-    def _find_source_number(self) -> Column:
-        """Returns the number of the routing table of each row, computed from the database; null for an unknown database."""
+    def _find_source_index(self) -> Column:
+        """Returns the index of the routing table of each row, computed from the database; null for an unknown database."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         if self._only_source is not None:
@@ -171,23 +171,23 @@ class DecisionJoin:
         if self._joins_sources:
             return self._temporary("source number")
         database, databases = self._text("database"), self._join_table.databases
-        number = sf.when(database.isNull(), len(databases))
+        index = sf.when(database.isNull(), len(databases))
         for position, name in enumerate(databases):
-            number = number.when(database == name, position)
-        return number
+            index = index.when(database == name, position)
+        return index
 
     def _key(self) -> Column:
-        return _name_hash(self._source_number(), self._text("to_service_name"))
+        return _name_hash(self._source_index(), self._text("to_service_name"))
 
     def _message_index(self, names: Sequence[str]) -> Column:
-        """Returns the number of the error message of the first check that a row fails; null if the row passes all checks."""
+        """Returns the index of the error message of the first check that a row fails; null if the row passes all checks."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         wrong = sf.lit(None).cast("int")
-        for number, (is_wrong, _, shown, _) in reversed([*enumerate(self._checks(names))]):
-            message = sf.lit(2 * number)
+        for index, (is_wrong, _, shown, _) in reversed([*enumerate(self._checks(names))]):
+            message = sf.lit(2 * index)
             if shown is not None:
-                message = sf.when(shown[1], 2 * number + 1).otherwise(message)
+                message = sf.when(shown[1], 2 * index + 1).otherwise(message)
             wrong = sf.when(is_wrong, message).otherwise(wrong)
         return wrong
 
@@ -247,7 +247,7 @@ class DecisionJoin:
         if name == "database":
             before = f"{_ERRORS}UnknownDatabaseError: database: '"
             after = f"' is not a database of the catalog; expected {self._join_table.expected_databases}"
-            found.append((self._source_number().isNull(), before, start_of(self._text("database")), after))
+            found.append((self._source_index().isNull(), before, start_of(self._text("database")), after))
         if name in self._id_columns:
             before = f"{_ERRORS}InvalidGuidError: {name}: '"
             if self._types[name] == pa.string():
@@ -296,7 +296,7 @@ class DecisionJoin:
         is_same = (self._temporary("key") == self._temporary("named key")) & is_same_name
         if self._only_source is not None:
             return is_same
-        return is_same & (self._temporary("named source") - self._source_number() == 0)
+        return is_same & (self._temporary("named source") - self._source_index() == 0)
 
     def _sources_build_side(self) -> DataFrame:
         join_table = self._join_table
@@ -305,8 +305,8 @@ class DecisionJoin:
             for name in self._array_names()
         }
         names: Any = pa.array([*join_table.databases, None], pa.string())
-        numbers = pa.array(range(len(names)), pa.int32())
-        return self._build_side(pa.table({"number": numbers, "database": names, **arrays}), "source")
+        indices = pa.array(range(len(names)), pa.int32())
+        return self._build_side(pa.table({"number": indices, "database": names, **arrays}), "source")
 
     def _array_names(self) -> list[str]:
         """Returns the names of the arrays from which decisions are read."""
@@ -332,7 +332,7 @@ class DecisionJoin:
             sf.array(*(self._literal(value).cast(sql_type) for value in each[name]))
             for each in self._join_table.unnamed
         ]
-        return sf.coalesce(listed, sf.get(sf.array(*literals), self._source_number()))
+        return sf.coalesce(listed, sf.get(sf.array(*literals), self._source_index()))
 
     def _literal(self, value: Any) -> Column:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
@@ -349,7 +349,7 @@ class DecisionJoin:
 
     def _reads_name(self) -> Column:
         """Whether the decision may depend on the address at the start of the service name."""
-        return self._temporary("named name").isNull() & self._source_number().isin(*self._join_table.reads_names)
+        return self._temporary("named name").isNull() & self._source_index().isin(*self._join_table.reads_names)
 
     def _kind_position(self) -> Column:
         """Returns the position of the kind of broker id in the arrays.
@@ -404,7 +404,7 @@ class DecisionJoin:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         is_reply = ~sf.col("is_initiator") & self._is_id_of_instance()
-        is_from_outside = self._source_number() == len(self._join_table.databases)
+        is_from_outside = self._source_index() == len(self._join_table.databases)
         if "only_from_initiator" in self._join_table.fields:
             is_from_outside |= sf.coalesce(self._decision_field("only_from_initiator"), sf.lit(False))
         return sf.when(is_reply & is_from_outside, self._text("to_service_name"))
@@ -477,10 +477,10 @@ class DecisionJoin:
         return found
 
 
-def _one_of(texts: Sequence[str], number: Column) -> Column:
+def _one_of(texts: Sequence[str], index: Column) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    return sf.get(sf.array(*map(sf.lit, texts)), number)
+    return sf.get(sf.array(*map(sf.lit, texts)), index)
 
 
 def _free_prefix(rows: DataFrame) -> str:

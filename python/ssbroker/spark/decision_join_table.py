@@ -57,7 +57,7 @@ class DecisionJoinTable:
     `named`, `choice` is null if each kind has one candidate, whose position then equals the position of the kind.
 
     Attributes:
-        databases: The names of the databases; their positions are the numbers of the sources. The next number stands
+        databases: The names of the databases; their positions are the indices of the sources. The next index stands
             for messages from other instances.
         named: A row for each source and listed service name. `outcome` and `reason` are the codes that all its decisions share, or null.
         unnamed: The arrays for all other names, for each source. For sources in `reads_names`, they contain the kinds
@@ -115,7 +115,7 @@ class DecisionJoinTable:
         catalog = router.catalog
         databases = tuple(str(name) for name in catalog.databases["name"].to_pylist())
         ids = tuple(value for value in catalog.databases["service_broker_guid"].to_pylist() if value is not None)
-        table = _numbered_decisions(router, labels, databases, now)
+        table = _coded_decisions(router, labels, databases, now)
         decided = table.filter(pc.invert(table["is_reply"]))
         is_named = pc.is_valid(decided["to_service_name"])
         named, unnamed = decided.filter(is_named), decided.filter(pc.invert(is_named))
@@ -157,8 +157,8 @@ class DecisionJoinTable:
         )
 
 
-def _numbered_decisions(router: Router, labels: Labels, databases: Sequence[str], now: datetime) -> pa.Table:
-    """Returns a decision table with the database number and the decision code of each row."""
+def _coded_decisions(router: Router, labels: Labels, databases: Sequence[str], now: datetime) -> pa.Table:
+    """Returns a decision table with the source index and the decision code of each row."""
     decisions = router.decision_table(now=now)
     sources = pa.array([*databases, None], pa.string())
     table: pa.Table = pa.Table.from_batches([decisions])
@@ -234,7 +234,7 @@ class _Completion:
             pending_requests=catalog.pending_requests,
         )
         router = Router(with_address, tie_break=self.router.tie_break, pending_request=self.router.pending_request)
-        table = _numbered_decisions(router, self.labels, self.databases, self.now)
+        table = _coded_decisions(router, self.labels, self.databases, self.now)
         hops = table["next_hop_address"]
         hops = pc.if_else(pc.fill_null(pc.equal(hops, address), fill_value=False), IN_NAME, hops)
         return with_column(table, "next_hop_address", hops).filter(pc.invert(table["is_reply"]))
