@@ -290,7 +290,7 @@ def _from_pandas(frame: Any, *, name: str, read: Collection[str] | None) -> Any:
 
 
 def _unconverted_column(frame: Any, *, name: str) -> SchemaError | None:
-    """Returns the error of the first column whose values have no common Arrow type."""
+    """Returns the error of the first column whose values have no common Arrow type; None if there is no such column."""
     for column in frame.columns:
         try:
             pa.Array.from_pandas(frame[column])
@@ -330,7 +330,7 @@ def _id_text(value: bytes) -> str:
 
 
 def _not_utf8_error(column: object, values: list[Any]) -> InputError | None:
-    """Returns the error of the first text that UTF-8 cannot encode."""
+    """Returns the error of the first text that UTF-8 cannot encode; None if there is no such text."""
     for row, value in enumerate(values):
         if isinstance(value, str) and not is_utf8_text(value):
             expected, shown = "valid UTF-8 text", ascii(value)[:80]

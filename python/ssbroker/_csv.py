@@ -227,7 +227,7 @@ class CsvFile:
         return count % 2 == 1
 
     def _malformed_row(self) -> MalformedDataError | None:
-        """Returns the error for the first row that is not CSV in UTF-8 or UTF-16 with as many cells as the header."""
+        """Returns the error for the first row that is not CSV in UTF-8 or UTF-16 with as many cells as the header; None if there is no such row."""
         row, header, delimiter = 0, self.layout.header, self.layout.delimiter
         errors = "surrogateescape" if self.layout.encoding == "utf-8-sig" else "replace"
         with _field_size_limit(_BLOCK_BYTES_MAX), self._text(errors=errors) as text:

@@ -103,7 +103,7 @@ _OPTION: Final = "session_keys"
 def normalize_session_keys(session_keys: object) -> str | dict[bytes, bytes] | _core.SessionKeys | None:
     """Returns session keys in a form that can be pickled: a column name, or keys by the 16 bytes of the conversation id.
 
-    Keys that are already in the form of the native module are returned unchanged.
+    Returns None for None. Keys that are already in the form of the native module are returned unchanged.
     """
     if session_keys is None or isinstance(session_keys, str | _core.SessionKeys):
         return session_keys
@@ -128,7 +128,7 @@ def normalize_session_keys(session_keys: object) -> str | dict[bytes, bytes] | _
 
 
 def native_session_keys(session_keys: object) -> str | _core.SessionKeys | None:
-    """Returns session keys in the form of the native module."""
+    """Returns session keys in the form of the native module, or the name of the column that contains them; None for None."""
     keys = normalize_session_keys(session_keys)
     return _core.SessionKeys(list(keys.items())) if isinstance(keys, dict) else keys
 

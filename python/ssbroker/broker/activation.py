@@ -337,7 +337,7 @@ class Activation:
         )
 
     def run_due(self, *, now: int) -> int | None:
-        """Checks all queues and starts needed readers; returns the time of the next check."""
+        """Checks all queues and starts needed readers; returns the time of the next check, or None if no message can be received."""
         with self._guard:
             for each in [one for one in self._queues.values() if one.database.commit_signals.is_closed]:
                 self._stop_monitoring(each)
@@ -398,7 +398,7 @@ class Activation:
             self._stop_monitoring(each)
 
     def _clause_request(self, queue: Queue) -> ReaderRequest | None:
-        """Returns the request of a queue's ACTIVATION clause, if its procedure is registered in this process."""
+        """Returns the request of a queue's ACTIVATION clause; None if activation is off or this process has not registered the procedure."""
         if not queue.is_activation_enabled or queue.activation_procedure is None:
             return None
         try:

@@ -50,7 +50,7 @@ class Background:
         self._runner: Final = WorkerThread(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
-        """Does all work that is due; returns the time at which more work is due."""
+        """Does all work that is due; returns the time at which more work is due, or None if no work is scheduled."""
         at = self._instance.microseconds() if now is None else epoch_microseconds(utc_datetime(now))
         self._check_for_changes()
         for database in self._instance.databases:

@@ -21,7 +21,10 @@ BATCH: Final = 1_000
 
 
 def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
-    """Does due work in a database, unless its broker is disabled; returns the time at which more work is due."""
+    """Does due work in a database, unless its broker is disabled; returns the time at which more work is due.
+
+    Returns None if the broker is disabled or no work is scheduled.
+    """
     while _is_due(database, now=now):
         with database_transaction(database) as work:
             _enter_queues(work)

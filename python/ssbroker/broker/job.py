@@ -471,7 +471,7 @@ class Job:
         self._extend(self._options[1], is_heartbeat=True)
 
     def _begin(self) -> float | None:
-        """Begins the block; returns the time until which to wait for messages."""
+        """Begins the block; returns the time until which to wait for messages, or None to wait without a limit."""
         if self._has_entered:
             raise BrokerError("a job can be entered only once; take another job")
         self._has_entered = True

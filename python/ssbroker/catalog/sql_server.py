@@ -185,7 +185,7 @@ def _with_guid(row: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _utc(value: object, *, name: str) -> datetime | None:
-    """Adds the time zone UTC to a datetime, which SQL Server stores without one."""
+    """Adds the time zone UTC to a datetime, which SQL Server stores without one; returns None for NULL."""
     if value is None:
         return None
     if not isinstance(value, datetime):

@@ -188,7 +188,7 @@ def _vector_instructions() -> list[str]:
 
 
 def _java() -> str | None:
-    """Returns the version and the path of Java as Spark finds it: in `JAVA_HOME` if it is set, otherwise in `PATH`."""
+    """Returns the version and the path of Java as Spark finds it: in `JAVA_HOME` if it is set, otherwise in `PATH`; None if Java is not found."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=str(Path(home, "bin")) if home else None)
     if program is None:
@@ -199,7 +199,7 @@ def _java() -> str | None:
 
 
 def _problem(folder: Path) -> str | None:
-    """Returns why an instance cannot be opened or created in a folder; None if it can."""
+    """Returns why an instance cannot be opened or created in a folder; None if the instance can be opened or created."""
     from ssbroker.store.database_file import SHARED_MEMORY_SUFFIX  # noqa: PLC0415 - keeps --help fast
 
     missing = [name for name in _OF_INSTANCES if _of_library(name) is None]

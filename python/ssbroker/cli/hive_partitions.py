@@ -43,7 +43,7 @@ class PartitionedInput:
 
     @cached_property
     def schema(self) -> pa.Schema | None:
-        """The columns of the file, followed by the columns of the partitions."""
+        """The columns of the file, followed by the columns of the partitions; None if the lines of the file are copied unchanged."""
         return None if self.whole.schema is None else self._extended(empty_batch(self.whole.schema)).schema
 
     def chunks(self) -> Iterator[Chunk]:

@@ -117,7 +117,7 @@ _ROUTINE: Final = frozenset({"PRINT", "SET"})
 
 
 def parse_size(text: str, *, option: str) -> int | None:
-    """Parses a number of bytes, with or without a unit; `none` means no limit.
+    """Parses a number of bytes, with or without a unit; returns None for `none`, which means no limit.
 
     Examples:
         >>> parse_size("256MiB", option="--max-pending-bytes"), parse_size("2 kB", option="--max-pending-bytes")
@@ -163,7 +163,7 @@ def check_service_name(name: str, *, option: str) -> None:
 
 
 def parse_count(text: str, *, option: str) -> int | None:
-    """Parses a count; `none` means no limit."""
+    """Parses a count; returns None for `none`, which means no limit."""
     if text.lower() == _NO_LIMIT:
         return None
     if _COUNT.fullmatch(text) is None:

@@ -302,7 +302,7 @@ def _parse_block(
 def _find_bad_line(
     block: bytes, input_columns: InputColumns | None, file: Path, first_row: int
 ) -> InputError | SchemaError | None:
-    """Returns the error for the first line that is not an object, or in which a column has the wrong type."""
+    """Returns the error for the first line that is not an object, or in which a column has the wrong type; None if there is no such line."""
     fields = [] if input_columns is None else list(input_columns.json_schema)
     for row, line in enumerate(block.split(b"\n"), start=first_row):
         if not line.strip():

@@ -332,7 +332,7 @@ def _reload(server: Server) -> None:
 
 
 def _start_http(instance: Instance, settings: ServeSettings, token: str | None, stack: ExitStack) -> str | None:
-    """Starts the HTTP server; returns its address."""
+    """Starts the HTTP server; returns its address, or None without `--http`."""
     if settings.http is None:
         return None
     from ssbroker.web.server import HttpServer  # noqa: PLC0415 - optional
@@ -345,7 +345,10 @@ def _start_http(instance: Instance, settings: ServeSettings, token: str | None, 
 
 
 def _http_token(settings: ServeSettings) -> str | None:
-    """Returns the token of the HTTP server; checks the token and the libraries of the server before the instance is opened."""
+    """Returns the token of the HTTP server; None without a token.
+
+    Checks the token and the libraries of the server before the instance is opened.
+    """
     if settings.http is None:
         if settings.http_token is not None:
             raise OptionError("--http-token requires --http")

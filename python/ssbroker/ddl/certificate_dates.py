@@ -17,7 +17,7 @@ _FORMATS: Final = (
 
 
 def parse_date(text: str | None) -> datetime | None:
-    """Parses a date in one of SQL Server's formats, with or without a time."""
+    """Parses a date in one of SQL Server's formats, with or without a time; returns None for None."""
     if text is None:
         return None
     found = next(filter(None, (date_format.match(text) for date_format in _FORMATS)), None)

@@ -58,7 +58,7 @@ class Scope(Protocol):
         """Returns the name of the current database."""
 
     def object_id(self, name: str, kind: str | None) -> Value:
-        """Returns the id of a queue or another object; None if it does not exist, undecided if it may exist."""
+        """Returns the id of a queue or another object; None if the object does not exist, undecided if it may or may not exist."""
 
 
 class _UnknownSyntaxError(Exception):
@@ -108,7 +108,7 @@ def fragments_in_tokens(tokens: Tokens, variable: Callable[[str], Value]) -> tup
 
 
 def equal(one: Value, other: Value) -> bool | Undecided | None:
-    """Compares two values as SQL Server does by default: text ignoring case, except names that are compared byte by byte."""
+    """Compares two values as SQL Server does by default: text ignoring case, except names that are compared byte by byte; None if a value is NULL."""
     if one is None or other is None:
         return None
     if isinstance(one, Undecided) or isinstance(other, Undecided):
@@ -521,7 +521,10 @@ class _Evaluation:
 
 
 def _wanted_name(where: Tokens) -> str | None:
-    """Returns a name, without case, if only rows with this name meet a condition; such rows are found without evaluating it for each row."""
+    """Returns the folded name that a row must have to meet a condition; None if rows with other names may meet it too.
+
+    The condition then need not be evaluated for rows with other names.
+    """
     keys = [token.key for token in where]
     first = 2 if keys[1:2] == ["."] else 0
     column = where[first].text.lower() if len(where) > first else ""

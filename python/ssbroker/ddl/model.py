@@ -502,7 +502,7 @@ class InstanceModel:
         return None if one is None else EndpointRow(one.name, one.settings.state, one.settings.port)
 
     def _viewed_database(self, database: str | None) -> str | None:
-        """Returns the database whose views a condition reads, without adding the database."""
+        """Returns the database whose views a condition reads, without adding the database; None if it is not known."""
         if database is not None:
             return self.resolve(database)
         if self.current is not None:
@@ -585,7 +585,7 @@ def find_name(name: str, names: Iterable[str]) -> str | None:
 
 
 def run(instance: InstanceModel, statement: Statement, annotations: Mapping[str, str]) -> Remark | None:
-    """Runs one statement with its annotations; returns what was not done, or done differently.
+    """Runs one statement with its annotations; returns what was not done, or done differently; None if the statement was done as written.
 
     Raises:
         RefusalError: SQL Server would refuse the statement.
@@ -665,7 +665,7 @@ def _alter_database(instance: InstanceModel, statement: statements.AlterDatabase
 
 
 def _similar_database(instance: InstanceModel, name: str) -> Remark | None:
-    """Returns the remark that a database was assumed to exist, if the script creates a database with a similar name."""
+    """Returns the remark that a database was assumed to exist, if the script creates a database with a similar name; otherwise None."""
     is_noted = not instance.lenient and name not in SYSTEM_DATABASES
     similar = most_similar(name, instance.created_databases()) if is_noted else None
     if similar is None or folded(similar) == folded(name):
@@ -913,7 +913,7 @@ def _run_message_type(
 
 
 def collection_remark(statement: statements.CreateMessageType | statements.AlterMessageType) -> Remark | None:
-    """Returns the remark that messages are not validated against the schema collection, if the statement names one."""
+    """Returns the remark that messages are not validated against the schema collection, if the statement names one; otherwise None."""
     if statement.collection is None:
         return None
     return Remark(
@@ -984,7 +984,7 @@ def _run_priority(
 
 
 def _run_security(instance: InstanceModel, statement: SecurityStatement) -> Remark | None:
-    """Runs a statement about users, keys and certificates; files are not read."""
+    """Runs a statement about users, keys and certificates; files are not read. Returns what was not done; None if everything was done."""
     database = instance.current_database()
     match statement:
         case statements.CreateUser(name, ignored):

@@ -278,7 +278,7 @@ def _sources(
 
 
 def _outside(path: Path, file: str | None) -> ScriptNote | None:
-    """Returns a note about an included file outside the folder of the script."""
+    """Returns a note if an included file is outside the folder of the script; otherwise None."""
     if file is None or path.is_relative_to(Path(file).resolve().parent):
         return None
     return ScriptNote(

@@ -725,7 +725,7 @@ class _Scope:
         return self.frame.variables.get(name.lower(), _FUNCTIONS.get(name.lower(), UNDECIDED))
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
-        """Returns the rows of a view."""
+        """Returns the rows of a view; None if the view is not supported."""
         other = _OTHER_VIEWS.get(view)
         if other is None:
             return self.target.rows(view, database)

@@ -311,7 +311,7 @@ def skip_condition(cursor: TokenCursor, head: str) -> None:
 
 
 def _unknown_reason(cursor: TokenCursor) -> tuple[str, int] | None:
-    """Returns why the statement does not exist in T-SQL, with the error number; None if it may exist."""
+    """Returns why the statement does not exist in T-SQL, with the error number; None if the statement may exist in T-SQL."""
     token, key, noun = cursor.token, cursor.key, cursor.ahead(1)
     if key in _OBJECT_VERBS:
         if noun.kind == "word" and noun.key not in _OBJECT_WORDS:
@@ -415,7 +415,7 @@ def _kind(keys: list[str]) -> str:
 
 
 def _created(cursor: TokenCursor, first: int) -> tuple[str, str] | None:
-    """Returns the kind and the name (without brackets) of the object that CREATE creates."""
+    """Returns the kind and the name (without brackets) of the object that CREATE creates; None for another statement."""
     tokens = [token for token in cursor.tokens_since(first)[:12] if token.key not in ("OR", "ALTER")]
     if len(tokens) < 3 or tokens[0].key != "CREATE" or tokens[1].key not in _CREATED:  # noqa: PLR2004 - verb, noun, name
         return None

@@ -310,7 +310,7 @@ def refuse_if_exists(cursor: TokenCursor) -> None:
 
 
 def optional_owner(cursor: TokenCursor) -> str | None:
-    """Parses an optional AUTHORIZATION clause; returns the name of the owner."""
+    """Parses an optional AUTHORIZATION clause; returns the name of the owner, or None without the clause."""
     return cursor.name() if cursor.accept("AUTHORIZATION") else None
 
 

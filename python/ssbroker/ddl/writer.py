@@ -354,7 +354,7 @@ class _Writer:
 
 
 def _single_ip(addresses: tuple[str, ...]) -> str | None:
-    """Returns the IP address if it is the instance's only address."""
+    """Returns the IP address if it is the instance's only address; otherwise None."""
     match = _NETWORK_ADDRESS.fullmatch(addresses[0]) if len(addresses) == 1 else None
     if match is None:
         return None

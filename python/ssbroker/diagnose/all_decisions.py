@@ -503,10 +503,11 @@ def used_route(
     service: str | None,
     decision: PossibleDecision,
 ) -> FleetRoute | None:
-    """Returns the route of a decision on a conversation from a database or another instance; `routes` are the routes of the instance by key.
+    """Returns the route of a decision on a conversation from a database or another instance; None if the decision uses no route.
 
-    The route is in msdb if the next hop was the instance itself, so that the conversation was routed again as if it came
-    from another instance; the decisions that this function looks for are possible only in this case.
+    `routes` are the routes of the instance by key. The route is in msdb if the next hop was the instance itself, so that
+    the conversation was routed again as if it came from another instance. The decisions for which this function looks
+    in msdb are possible only in this case.
     """
     if decision.route_id is None:
         return None

@@ -63,7 +63,10 @@ class Differences:
         return ((key, before[key], after[key]) for key in before if key in after)
 
     def route(self, pair: DecisionPair, which: Literal[0, 1]) -> RouteKey | None:
-        """Returns the key of the route that is used before (0) or after (1) the change. Unlike route ids, keys are the same in both catalogs."""
+        """Returns the key of the route that is used before (0) or after (1) the change; None if no route is used.
+
+        Unlike route ids, keys are the same in both catalogs.
+        """
         used = used_route(self._routes_by_id[which], pair.database, pair.service, (pair.before, pair.after)[which])
         return None if used is None else self._keys_by_id[which][used.key]
 

@@ -160,7 +160,7 @@ class RemedyProver:
         )
 
     def _first_proven(self, problem: Problem) -> Candidate | None:
-        """Returns the first proven candidate; otherwise, the first proven combination with remedies of other errors."""
+        """Returns the first proven candidate; otherwise, the first proven combination with remedies of other errors; None if no tried candidate is proven."""
         tried = 0
         extended: list[Iterator[Candidate]] = []
         for candidate in chain(problem.candidates, chain.from_iterable(extended)):  # the list grows during iteration

@@ -719,7 +719,7 @@ def _path(context: CheckContext, origin: Start, service: str, target: str) -> li
 
 
 def _way_back(context: CheckContext, path: list[str], origin: Start, *, at: str) -> RouteDestination | None:
-    """Returns the next destination of a reply: the forwarder from which the message came, or the database that sent it."""
+    """Returns the next destination of a reply: the forwarder from which the message came, or the database that sent it; None if the destination is not known."""
     before = path[path.index(at) - 1] if at in path[1:] else origin.instance
     if before == origin.instance:
         return context.destination(*origin, seen_from=at)

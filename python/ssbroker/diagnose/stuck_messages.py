@@ -275,7 +275,7 @@ class _Explainer:
         )
 
     def _lost_return(self, forward: Trace) -> Trace | None:
-        """Returns a path of the acknowledgement that does not lead back to the sender, whichever way ties are broken."""
+        """Returns a path of the acknowledgement that does not lead back to the sender, whichever way ties are broken; None if there is no such path."""
         back = forward.acknowledgement
         origin = origin_of(forward)
         if back is None or back.possible == (origin,):
@@ -316,7 +316,7 @@ class _Explainer:
         return {"code": None, "cause": None, "remedy": _advice(last.hops[-1]) if last.hops else None}
 
     def _cause(self, forward: Trace, acknowledgement: Trace | None) -> Finding | None:
-        """Returns the most closely related finding: about a route in use, about the service, or about the end."""
+        """Returns the most closely related finding: about a route in use, about the service, or about the end; None if there is no such finding, or if nothing is lost."""
         if forward.end.outcome == "DELIVERED" and acknowledgement is None:
             return None
         if acknowledgement is not None:
@@ -346,7 +346,7 @@ class _Explainer:
         )
 
     def _state(self, path: Trace) -> Finding | None:
-        """Returns the finding about the endpoint or queue that stops the message."""
+        """Returns the finding about the endpoint or queue that stops the message; None if there is no such finding."""
         end = path.end
         if end.reason == QUEUE_DISABLED:
             details = self._graph.fleet[str(end.instance)].details

@@ -159,7 +159,7 @@ class DialogCache:
 
     @property
     def next_due(self) -> int | None:
-        """Returns the time of the next check, and discards outdated checks."""
+        """The time of the next check; None if no check is scheduled. Reading it discards outdated checks."""
         while self._timers:
             due, conversation_id, is_initiator = self._timers[0]
             dialog = self.loaded.get((conversation_id, is_initiator))

@@ -196,7 +196,7 @@ class InboundDirection:
         return (len(self.pending) + len(self.ranges)) * _ENTRY_BYTES
 
     def _last_fragment_before(self, number: int) -> Position | None:
-        """Returns the position of the last fragment of the preceding message, if known."""
+        """Returns the position of the last fragment of the preceding message; None if it is not known."""
         message = self.pending.get(number - 1)
         return None if message is None else (number - 1, message.count - 1)
 

@@ -143,7 +143,7 @@ class LargeMessageQueue:
         return max(LARGE_IN_FLIGHT_MAX - taken, CACHED_BYTES_MIN) if taken else 2**63 - 1
 
     def _overdue(self, now: int) -> EndpointKey | None:
-        """Returns the dialog that has waited longest, if it is overdue and still waits."""
+        """Returns the dialog that has waited longest, if it is overdue and still waits; otherwise None."""
         for key, (since, last) in list(self._waiting_since.items()):
             if last + 4 * _RECHECK_INTERVAL >= now:
                 return key if since + _OVERDUE_AFTER <= now else None

@@ -187,7 +187,7 @@ class RowOpener:
         return part
 
     def _cipher_for(self, row: EnvelopeRow, dialog: Dialog) -> SecuredDirection | None:
-        """Returns the cipher that opens a row; the peer's first answer may contain the peer's own key."""
+        """Returns the cipher that opens a row; None if no key is known. The peer's first answer may contain the peer's own key."""
         endpoint = dialog.endpoint
         session_keys = self._session_keys.get(endpoint.conversation_id)
         is_settled = endpoint.is_bound and row.from_broker == endpoint.far_broker_instance

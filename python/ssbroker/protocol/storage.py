@@ -122,7 +122,7 @@ class DialogEndpoint:
 
     @property
     def to_broker_instance(self) -> bytes | None:
-        """The broker id that messages name: that of the remote database if it is known, else that of the route."""
+        """The broker id that messages name: that of the remote database if it is known, else that of the route; None if neither is known."""
         return self.far_broker_instance or self.route_broker_instance
 
     @property

@@ -171,7 +171,7 @@ def _with_form(table: pa.Table, form: int) -> pa.Table:
 
 
 def _first_expiry(*tables: pa.Table) -> int | None:
-    """Returns the earliest time at which a row of the tables expires."""
+    """Returns the earliest time at which a row of the tables expires; None if no row expires."""
     found = [pc.min(table["valid_until"].cast(pa.int64())).as_py() for table in tables]
     return min((until for until in found if until is not None), default=None)
 

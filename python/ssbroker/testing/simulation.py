@@ -97,7 +97,7 @@ class SimulatedInstance:
             self._outbox.append(table)
 
     def next_timeout(self) -> int | None:
-        """Returns the next time at which the instance has something to send, in the time of the network."""
+        """Returns the next time at which the instance has something to send, in the time of the network: 0 for immediately, None for never."""
         due = self.dialogs.next_timeout()
         return None if due is None else due - self.clock_offset if due else 0
 

@@ -138,7 +138,7 @@ def _check_same_service(work: Work, members: list[ConversationEndpoint], service
 
 
 def parse_application_error(error: object) -> ConversationError | None:
-    """Validates the application's error for END CONVERSATION WITH ERROR: a code above 0 and a description."""
+    """Validates the application's error for END CONVERSATION WITH ERROR: a code above 0 and a description; returns None if it is None."""
     if error is None:
         return None
     if not isinstance(error, tuple) or len(error) != len(("code", "description")) or not isinstance(error[1], str):

@@ -37,7 +37,7 @@ class TransmissionStatus:
 
 
 def routing_problem(explanation: Explanation) -> TransmissionStatus | None:
-    """Returns why routing cannot deliver messages of a conversation; None if it can."""
+    """Returns why messages of a conversation cannot be delivered; None if routing delivers them in this instance."""
     details = explanation.details
     decision = details["decision"]
     if decision["outcome"] == _LOCAL:

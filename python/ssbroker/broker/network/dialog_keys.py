@@ -246,7 +246,10 @@ class DialogKeys:
     def _accept_initiator(
         self, database: DatabaseContext, objects: Objects, first_row: FirstRow
     ) -> ExchangedKeys | RefusedDirection | None:
-        """Checks the first row that the initiator of a conversation has sent."""
+        """Checks the first row that the initiator of a conversation has sent; returns the exchanged keys, or why the row is refused.
+
+        Returns None if the row contains no key or is addressed to a service that does not exist.
+        """
         service = objects.services.get(first_row.to_service_name)
         if service is None:  # routing and the storage report this
             return None
@@ -269,7 +272,10 @@ class DialogKeys:
     def _accept_reply(
         self, database: DatabaseContext, objects: Objects, first_row: FirstRow
     ) -> ExchangedKeys | RefusedDirection | None:
-        """Checks the first reply to a conversation that this instance started: the sender must be the user that the binding names."""
+        """Checks the first reply to a conversation that this instance started: the sender must be the user that the binding names.
+
+        Returns None if the reply contains no key or is addressed to a service that does not exist.
+        """
         service = objects.services.get(first_row.to_service_name)
         if first_row.key_exchange is None or service is None:
             return None
@@ -366,7 +372,7 @@ def _was_acknowledged(database: DatabaseContext, endpoint: ConversationEndpoint)
 def _certificate_for(
     database: DatabaseContext, objects: Objects, principal_id: int, *, needs_key: bool
 ) -> DialogCertificate | None:
-    """Returns the certificate with which a user starts dialogs: the valid certificate that expires last."""
+    """Returns the certificate with which a user starts dialogs: the valid certificate that expires last; None if there is no valid one."""
     now: datetime = database.now()
     certificates = (
         database.key_encryption.certificate(objects.security, row)

@@ -229,7 +229,10 @@ class Inbox:
             return bool(free) or not is_due_known
 
     def release_due(self, now: int) -> int | None:
-        """Makes the parts of large messages available that are due; returns the time at which the next parts are due, on the clock of `now`."""
+        """Makes the parts of large messages available that are due; returns the time at which the next parts are due, on the clock of `now`.
+
+        Returns None if no parts wait.
+        """
         with self._guard:
             own_now = self._clock()
             for batch in self._large.take_due(own_now):

@@ -349,7 +349,7 @@ class MirroredRoutes:
         return _principal_address(pair, route)
 
     def principal_address(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
-        """Returns what `resolve` would return, without querying roles; may be called from any thread."""
+        """Returns the address of the principal like `resolve`, but queries no roles; None if it is not known. May be called from any thread."""
         if broker_instance is None:
             return None
         pair = MirroredAddresses(address, mirror_address, broker_instance)

@@ -90,7 +90,7 @@ class SharedOutbox:
             return SendResult(True, self.is_full, self._accepted)
 
     def take(self) -> pa.Table | None:
-        """Removes and returns the oldest rows; they are pending until `finish` is called."""
+        """Removes and returns the oldest rows, which are pending until `finish` is called; None if there are no rows."""
         with self._lock:
             if not self._rows:
                 return None

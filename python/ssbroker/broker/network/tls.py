@@ -168,7 +168,7 @@ class TlsContexts:
         principals: The principals of certificates.
         valid_from: Start of the validity period of the instance's own certificate.
         valid_until: End of the validity period.
-        signature_problem: Why the instance's own certificate does not lead to the authority; None if it does, or if there is no authority.
+        signature_problem: Why the instance's own certificate does not lead to the authority; None if it leads to the authority, or if there is no authority.
     """
 
     accept: ssl.SSLContext
@@ -233,7 +233,11 @@ def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLCont
 
 
 def _signature_problem(accept: ssl.SSLContext, trust: Trust) -> str | None:
-    """Returns why a peer that trusts only the authority would refuse this instance's certificate; starts a handshake in memory to find out."""
+    """Returns why a peer that trusts only the authority would refuse this instance's certificate; None if the peer would accept it.
+
+    Starts a handshake in memory to find out. The dates of the certificate are not checked, and None is also returned if
+    there is no authority.
+    """
     if trust.authority is None:
         return None
     peer = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -120,7 +120,7 @@ class InstanceScriptTarget:
     def _ensure(
         self, statement: Statement, annotations: Mapping[str, str], differing: list[ObjectChange]
     ) -> Remark | None:
-        """Runs the statements that make the objects match a statement."""
+        """Runs the statements that make the objects match a statement; returns the last remark about them, or None."""
         remark = None
         known = object_comparison.Existing(
             databases=lambda: self._transaction.names,
@@ -149,7 +149,7 @@ class InstanceScriptTarget:
         """Does nothing: on an instance, a missing database is an error."""
 
     def rows(self, view: str, database: str | None) -> Iterable[Row] | None:
-        """Returns the rows of a catalog view, as of this batch."""
+        """Returns the rows of a catalog view, as of this batch; None if the view is not about Service Broker."""
         return catalog_views.view_rows(
             view,
             databases=lambda: map(self._database_row, self._transaction.names),

@@ -171,7 +171,7 @@ def _certificate_source(statement: statements.CreateCertificate, now: datetime) 
 
 
 def _private_key(key: statements.GivenKey | None) -> bytes | None:
-    """Returns the private key that a statement specifies."""
+    """Returns the private key that a statement specifies; None if it specifies none."""
     if key is None:
         return None
     return key.binary if key.file is None else _read_certificate_file(key.file)

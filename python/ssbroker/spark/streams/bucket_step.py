@@ -228,7 +228,7 @@ class _StepRun:
         return extra_columns.cast_to(rows, before)
 
     def _assemble(self, assembly: AssemblySettings, fragments: pa.Table | None) -> pa.Table | None:
-        """Returns the messages that are now complete and in order."""
+        """Returns the messages that are now complete and in order; None if no fragments have arrived."""
         assembler, pending, messages = None, None, None
         if fragments is not None:
             assembler = _restore_reassembler(assembly, self._state.assembler)
