@@ -51,7 +51,7 @@ class TableJoin:
         return pl.concat(parts, how="diagonal").sort("row")
 
     def agrees(self, routed: Any, decisions: pa.Table) -> bool:
-        """Whether the rows that the table decides have the same outcome, route and destination."""
+        """Returns whether the rows that the table decides have the same outcome, route and destination."""
         expected: Any = pl.from_arrow(decisions)
         for name in ("outcome", "route_id", "next_hop_address", "mirror_address", "target_database", "reason"):
             kind = pl.Int32 if name == "route_id" else pl.String

@@ -66,7 +66,7 @@ def boolean(value: object, *, name: str) -> bool:
 
 
 def returns_at_once(function: Callable[..., object]) -> bool:
-    """Whether calling a function runs it; a call of a coroutine function or generator function only creates an object."""
+    """Returns whether calling a function runs it; a call of a coroutine function or generator function only creates an object."""
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
     return not any(kind(each) for kind in kinds for each in (function, type(function).__call__))
 
@@ -91,7 +91,7 @@ def path_argument(value: object, *, name: str) -> Path:
 
 
 def is_utf8_text(value: object) -> bool:
-    r"""Whether `value` is a string that UTF-8 can encode.
+    r"""Returns whether `value` is a string that UTF-8 can encode.
 
     Lone surrogates, which Python produces for undecodable bytes on the command line, cannot be encoded.
 
@@ -109,7 +109,7 @@ def is_utf8_text(value: object) -> bool:
 
 
 def is_service_name(name: str) -> bool:
-    """Whether a conversation or a remote service binding may name a service like this."""
+    """Returns whether a conversation or a remote service binding may name a service like this."""
     return 0 < len(name) <= SERVICE_NAME_MAX and "\0" not in name and is_utf8_text(name)
 
 

@@ -32,7 +32,7 @@ MINIMUMS: Final = {
 
 
 def is_older(version: str, minimum: str) -> bool:
-    """Whether a version is older than a minimum, which may have fewer components.
+    """Returns whether a version is older than a minimum, which may have fewer components.
 
     Examples:
         >>> is_older("4.0.1", "4.1"), is_older("4.1.0.dev2", "4.1"), is_older("4.10.0", "4.2")
@@ -56,17 +56,17 @@ _CRASHES_ON_SLICES: Final = is_older(pa.__version__, "17")
 
 
 def is_bool8(kind: pa.DataType) -> bool:
-    """Whether a type is the extension type `arrow.bool8`, which pyarrow supports since version 18."""
+    """Returns whether a type is the extension type `arrow.bool8`, which pyarrow supports since version 18."""
     return hasattr(pa, "Bool8Type") and isinstance(kind, pa.Bool8Type)
 
 
 def is_string_view(kind: pa.DataType) -> bool:
-    """Whether a type is `string_view`, which pyarrow supports since version 16."""
+    """Returns whether a type is `string_view`, which pyarrow supports since version 16."""
     return _HAS_VIEWS and pa.types.is_string_view(kind)
 
 
 def is_binary_view(kind: pa.DataType) -> bool:
-    """Whether a type is `binary_view`, which pyarrow supports since version 16."""
+    """Returns whether a type is `binary_view`, which pyarrow supports since version 16."""
     return _HAS_VIEWS and pa.types.is_binary_view(kind)
 
 

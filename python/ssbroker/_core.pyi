@@ -508,7 +508,7 @@ class WriteLock:
         """
 
     def is_waiting(self, holder: int, /) -> bool:
-        """Whether a thread waits for the lock."""
+        """Returns whether a thread waits for the lock."""
 
     def stop_waiting(self, signal: object, /) -> bool:
         """Removes a thread from the waiting threads, if it is one of them; returns whether it has acquired the lock with this signal."""

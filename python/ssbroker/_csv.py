@@ -219,7 +219,7 @@ class CsvFile:
         return batch.filter(pc.invert(pc.fill_null(is_count, False)))
 
     def _may_have_open_quote(self) -> bool:
-        """Whether the number of quotes is odd; pyarrow reads everything after an unclosed quote as one cell."""
+        """Returns whether the number of quotes is odd; pyarrow reads everything after an unclosed quote as one cell."""
         count = 0
         with self._text(errors="replace") as text:
             while read := text.read(_READ_CHARACTERS):

@@ -70,7 +70,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_locked(descriptor: int) -> bool:
-    """Whether an open file is locked. Until the file is closed, the check itself prevents `try_lock`, but no other check.
+    """Returns whether an open file is locked. Until the file is closed, the check itself prevents `try_lock`, but no other check.
 
     On Windows, which has no shared locks, a concurrent check counts as a lock.
     """

@@ -36,7 +36,7 @@ OTHER_NAMES = {
 
 
 def is_long(name: str) -> bool:
-    """Whether a name is long enough that one with another letter is hardly that of another column."""
+    """Returns whether a name is long enough that one with another letter is hardly that of another column."""
     return len(name.replace("_", "")) >= 8
 
 

@@ -162,7 +162,7 @@ def test_a_reader_whose_receive_times_out_has_received(
 
 
 def test_a_receive_that_waits_counts_once(sales: Database, stock: Database) -> None:
-    """Whether it then returns messages or not."""
+    """It counts once whether or not it then returns messages."""
     counts = instance_context(instance_of(stock)).counters.counts
 
     def wait(timeout: float) -> int:

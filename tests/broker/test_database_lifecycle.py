@@ -49,7 +49,7 @@ def listed(instance: Instance) -> dict[str, tuple[bytes, bool]]:
 
 
 def agrees(instance: Instance) -> bool:
-    """Whether list and files agree, and I7 holds."""
+    """Returns whether list and files agree, and I7 holds."""
     states = {one.name: (one.service_broker_guid.bytes, one.is_broker_enabled) for one in instance.databases}
     enabled = [guid for guid, is_enabled in states.values() if is_enabled]
     return states == listed(instance) and len(set(enabled)) == len(enabled)

@@ -479,7 +479,7 @@ def test_messages_are_counted_and_removed(instance: Instance, monkeypatch: pytes
 
 
 def test_a_message_can_be_cancelled(instance: Instance, queue: WorkQueue) -> None:
-    """Whether it waits, is scheduled for later, or is part of an open transaction."""
+    """Also if it is scheduled for later or is part of an open transaction."""
     kept = queue.put(b"kept")
     waiting = queue.put(b"waiting")
     later = queue.put(b"later", at=START + timedelta(days=1))

@@ -96,7 +96,7 @@ def test_the_changes_equal_the_observed_ones(seed: int) -> None:
 
 
 def is_known(key: Key, before: SampledFleet, after: SampledFleet) -> bool:
-    """Whether a conversation names no broker id, or one that a route for the service names."""
+    """Returns whether a conversation names no broker id, or one that a route for the service names."""
     return key[3] is None or any(
         row["remote_service_name"] == key[2] and row["broker_instance"] == key[3].bytes
         for fleet in (before.fleet, after.fleet)

@@ -224,7 +224,7 @@ def test_one_unusual_row_excludes_its_conversation_from_the_fast_path(change: Ca
 
 
 def is_harmless(row: Row, before: Row) -> bool:
-    """Whether a row differs only in irrelevant columns or in an acknowledgement in order, and its signatures are valid."""
+    """Returns whether a row differs only in irrelevant columns or in an acknowledgement in order, and its signatures are valid."""
     free = {"priority", "message_id", "header_signature", "fragment_signature", "message_body", "message_signature"}
     if row["acked_ahead"] == b"":
         free |= {"acked_ahead", "acked_sequence_number"}

@@ -90,7 +90,7 @@ def _is_correct(run: Callable[..., object], number: int) -> None:
 
 
 def detects(engine_test: EngineTest) -> bool:
-    """Whether a test fails or raises."""
+    """Returns whether a test fails or raises."""
     try:
         engine_test()
     except Exception:  # noqa: BLE001 - an engine that raises is caught too

@@ -34,7 +34,7 @@ class FailingSync(apsw.VFS):
         return _File(self, name, flags)
 
     def is_time(self) -> bool:
-        """Whether this sync fails."""
+        """Returns whether this sync fails."""
         self.asked += 1
         return 0 < self.fails_at <= self.asked if self.lasts else self.asked == self.fails_at
 

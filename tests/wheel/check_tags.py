@@ -39,7 +39,7 @@ def problems(wheel: Path) -> list[str]:
 
 
 def platform_problems(wheel: Path) -> list[str]:
-    """Whether the native module needs a newer system than the tags of a manylinux wheel promise."""
+    """Returns a problem if the native module needs a newer system than the tags of a manylinux wheel promise."""
     platforms = wheel.stem.rpartition("-")[2].split(".")
     if "manylinux" not in platforms[0] or importlib.util.find_spec("auditwheel") is None:
         return []

@@ -101,7 +101,7 @@ def lost_msdb_problem(path: Path, *, lock_timeout: float, vfs: str | None) -> st
 
 
 def _is_lost(path: Path) -> bool:
-    """Whether a file is missing or empty; False if its folder is not accessible."""
+    """Returns whether a file is missing or empty; False if its folder is not accessible."""
     try:
         return path.stat().st_size == 0
     except (FileNotFoundError, NotADirectoryError):

@@ -571,7 +571,7 @@ class Transaction:
         return f"<Transaction of {self._context.name!r}, {state}>"
 
     def _needs_no_events(self) -> bool:
-        """Whether no subscriber needs conversation events, which the fast path does not emit."""
+        """Returns whether no subscriber needs conversation events, which the fast path does not emit."""
         return not self._context.instance.events.wants(ConversationEvent)
 
     def _native_now(self) -> int | None:

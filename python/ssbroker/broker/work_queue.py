@@ -552,7 +552,7 @@ class WorkQueue:
                     )
 
     def _handles_poison(self, objects: Objects, on_poison: str | None, poison_queue: str | None) -> bool:
-        """Whether the poison message handling of the queue already matches the options; None matches any setting."""
+        """Returns whether the poison message handling of the queue already matches the options; None matches any setting."""
         if on_poison is None and poison_queue is None:
             return True
         if poison_queue is not None and queue_key(poison_queue) not in objects.queues:

@@ -107,7 +107,7 @@ def _refuse_catalog(path: Path, target: Path, catalog: Path) -> None:
 
 
 def _is_catalog_file(target: Path) -> bool:
-    """Whether a catalog would load a file with this name from its folder: a table, a script, or a database of an instance."""
+    """Returns whether a catalog would load a file with this name from its folder: a table, a script, or a database of an instance."""
     tables = {"routes", "databases", "services", "instance"}
     return target.stem.lower() in tables or target.suffix.lower().startswith((".sql", ".sqlite"))
 

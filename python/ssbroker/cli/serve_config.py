@@ -255,7 +255,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_host(host: str) -> bool:
-    """Whether the system can look up the name or IPv4 address. A number alone is a port without a host."""
+    """Returns whether the system can look up the name or IPv4 address. A number alone is a port without a host."""
     try:
         host.encode("idna")
     except UnicodeError:

@@ -91,7 +91,7 @@ class TextLines(logging.Formatter):
 
 
 def _is_utf8(stream: TextIO) -> bool:
-    """Whether the stream can write every character; a stream in memory can."""
+    """Returns whether the stream can write every character; a stream in memory can."""
     encoding: str | None = getattr(stream, "encoding", None)
     return encoding is None or codecs.lookup(encoding).name == "utf-8"
 

@@ -219,7 +219,7 @@ class ShellCompleter(Completer):
 
 
 def _is_table(words: list[str], text: str) -> bool:
-    """Whether the name of a view or queue can follow the typed words."""
+    """Returns whether the name of a view or queue can follow the typed words."""
     is_query = re.search(r"\b(?:SELECT|FROM|DESCRIBE|SHOW|SUMMARIZE)\b", text, re.IGNORECASE) is not None
     return is_query and words[-1:] in (["FROM"], ["JOIN"], ["DESCRIBE"], ["SHOW"], ["SUMMARIZE"])
 

@@ -32,12 +32,12 @@ class Piece(NamedTuple):
 
 
 def is_command(text: str) -> bool:
-    """Whether a text is a command of the shell rather than T-SQL."""
+    """Returns whether a text is a command of the shell rather than T-SQL."""
     return _WORDS.fullmatch(text) is not None
 
 
 def is_complete(text: str) -> bool:
-    r"""Whether a text can run: it ends with a semicolon or a line with GO, outside of blocks, strings and comments, or is a command.
+    r"""Returns whether a text can run: it ends with a semicolon or a line with GO, outside of blocks, strings and comments, or is a command.
 
     Examples:
         >>> is_complete("SELECT 1;"), is_complete("CREATE QUEUE Orders\nGO"), is_complete(r"\q")

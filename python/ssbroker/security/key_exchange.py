@@ -226,7 +226,7 @@ class Direction:
 
     @property
     def as_bytes(self) -> bytes:
-        """Returns bytes that are unique to the direction."""
+        """Bytes that are unique to the direction."""
         names = (self.from_service_name.encode(), self.to_service_name.encode())
         encoded_names = b"".join(_LENGTH.pack(len(name)) + name for name in names)
         return self.conversation_id + (b"\1" if self.is_initiator else b"\0") + encoded_names
@@ -256,12 +256,12 @@ class KeyExchangeBlob:
 
     @property
     def signature_input(self) -> bytes:
-        """Returns the signed bytes."""
+        """The signed bytes."""
         return _signature_input(self.to_certificate, self.from_certificate, self.key_created_at, self.wrapped_key)
 
     @property
     def header(self) -> bytes:
-        """Returns everything except the keys."""
+        """Everything except the keys and the signature."""
         kind = _ANONYMOUS if self.from_certificate is None else _FULL
         return _FIXED.pack(
             _VERSION,
@@ -276,7 +276,7 @@ class KeyExchangeBlob:
 
     @property
     def as_bytes(self) -> bytes:
-        """Returns the encoded blob."""
+        """The encoded blob."""
         return self.header + self.wrapped_key + self.signature + self.sealed_key
 
 

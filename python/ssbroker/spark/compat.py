@@ -64,7 +64,7 @@ def check_stream_support(name: str, *, instead: str) -> None:
 
 
 def has_arrow_udf() -> bool:
-    """Whether PySpark has Arrow UDFs (since 4.1)."""
+    """Returns whether PySpark has Arrow UDFs (since 4.1)."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     return hasattr(sf, "arrow_udf")
@@ -171,7 +171,7 @@ def collect_arrow(rows: DataFrame) -> pa.Table:
 
 
 def has_arrow_frames() -> bool:
-    """Whether PySpark creates DataFrames from Arrow tables (since 4.0)."""
+    """Returns whether PySpark creates DataFrames from Arrow tables (since 4.0)."""
     from pyspark.sql import DataFrame  # noqa: PLC0415 - pyspark is an extra
 
     return hasattr(DataFrame, "toArrow")

@@ -134,7 +134,7 @@ def _struct_type(fields: Mapping[str, str]) -> str:
 
 
 def _has_string_array(strings: Sequence[str]) -> bool:
-    """Whether `_string_array` supports these strings; before PySpark 4.0, the result of a query cannot be used as a column."""
+    """Returns whether `_string_array` supports these strings; before PySpark 4.0, the result of a query cannot be used as a column."""
     from pyspark.sql import DataFrame  # noqa: PLC0415 - pyspark is an extra
 
     return hasattr(DataFrame, "scalar") or len(json.dumps(strings)) <= _PLAN_CHARACTERS_MAX

@@ -348,7 +348,7 @@ class DecisionJoin:
         return sf.get(self._array(name), self._temporary("kind" if name in self._join_table.by_kind else "position"))
 
     def _reads_name(self) -> Column:
-        """Whether the decision may depend on the address at the start of the service name."""
+        """Returns whether the decision may depend on the address at the start of the service name."""
         return self._temporary("named name").isNull() & self._source_index().isin(*self._join_table.reads_names)
 
     def _kind_position(self) -> Column:

@@ -94,7 +94,7 @@ class DecisionJoinTable:
     _keys: list[ArrowColumn] = field(default_factory=list, compare=False, repr=False)
 
     def is_valid_at(self, now: datetime) -> bool:
-        """Whether the decisions are valid at a time."""
+        """Returns whether the decisions are valid at a time."""
         now_us = epoch_microseconds(now)
         return self.decided_at <= now_us and (self.valid_until is None or now_us < self.valid_until)
 
@@ -373,7 +373,7 @@ def _group_rows(decided: pa.Table, details: Sequence[str]) -> tuple[pa.Table, fr
 
 
 def _is_same_in_runs(column: ArrowColumn, starts: ArrowColumn) -> bool:
-    """Whether all values of each run are the same."""
+    """Returns whether all values of each run are the same."""
     differs = pc.indices_nonzero(_differs_from_previous(column)).cast(pa.int32())
     return bool(pc.all(pc.is_in(pc.add(differs, pa.scalar(1, pa.int32())), value_set=starts)).as_py())
 
@@ -414,7 +414,7 @@ def _joined_forms(rows: pa.Table) -> list[dict[str, list[Any]]]:
 
 
 def _has_values(column: ArrowColumn) -> bool:
-    """Whether any value of the column is neither null nor false."""
+    """Returns whether any value of the column is neither null nor false."""
     return bool(pc.any(column).as_py()) if pa.types.is_boolean(column.type) else column.null_count < len(column)
 
 

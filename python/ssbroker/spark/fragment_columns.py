@@ -176,7 +176,7 @@ def _id_bytes(text: Column) -> Column:
 
 
 def _is_sortable(spark_type: DataType) -> bool:
-    """Whether Spark can sort by a column of this type."""
+    """Returns whether Spark can sort by a column of this type."""
     from pyspark.sql.types import ArrayType, StructType  # noqa: PLC0415 - pyspark is an extra
 
     if isinstance(spark_type, ArrayType):

@@ -75,7 +75,7 @@ def check_unambiguous(read: Sequence[str], given: DataFrame) -> None:
 
 
 def is_case_sensitive(given: DataFrame) -> bool:
-    """Whether column names are case-sensitive in the DataFrame's session."""
+    """Returns whether column names are case-sensitive in the DataFrame's session."""
     return str(given.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
@@ -166,7 +166,7 @@ def conversation_type(name: str, spark_type: DataType) -> pa.DataType:
 
 
 def are_arrow_types(fields: Iterable[StructField]) -> bool:
-    """Whether Spark can convert all columns to Arrow."""
+    """Returns whether Spark can convert all columns to Arrow."""
     return all(_has_arrow_type(field.dataType) for field in fields)
 
 

@@ -134,7 +134,7 @@ def _share(spark: SparkSession, value: _Value, *, fingerprint: str, in_stream: b
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is a Spark Connect session, which has no context."""
+    """Returns whether a session is a Spark Connect session, which has no context."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -152,5 +152,5 @@ def _share_artifact(spark: SparkSession, value: _Value, *, fingerprint: str) -> 
 
 
 def broadcasts_allowed(frame: DataFrame) -> bool:
-    """Whether the session allows broadcasts; a broadcast hint alone would ignore the setting."""
+    """Returns whether the session allows broadcasts; a broadcast hint alone would ignore the setting."""
     return not str(frame.sparkSession.conf.get(BROADCAST_THRESHOLD)).strip().startswith("-")

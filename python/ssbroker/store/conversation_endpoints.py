@@ -377,7 +377,7 @@ def expired_lifetimes(connection: Connection, *, now: int, limit: int) -> list[i
 
 
 def has_removable(connection: Connection, *, now: int) -> bool:
-    """Whether any closed endpoint can be removed."""
+    """Returns whether any closed endpoint can be removed."""
     return connection.execute(f"{_REMOVABLE} LIMIT 1", (now,)).fetchone() is not None
 
 

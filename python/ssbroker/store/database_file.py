@@ -357,7 +357,7 @@ class DatabaseFile:
             raise
 
     def _is_own_failure(self, error: StorageError) -> bool:
-        """Whether an error means that this file has failed: it does not concern another file, a lock or the replacement of the file."""
+        """Returns whether an error means that this file has failed: it does not concern another file, a lock or the replacement of the file."""
         return error.file == str(self.path) and not isinstance(error, LockTimeoutError | FileReplacedError)
 
     def record_commit_result(self, failure: str | None) -> None:

@@ -69,12 +69,12 @@ def _registered(row: tuple[Any, ...]) -> RegisteredDatabase:
 
 
 def is_msdb(connection: Connection) -> bool:
-    """Whether a file is the msdb of an instance."""
+    """Returns whether a file is the msdb of an instance."""
     return connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'ssb_databases'").get is not None
 
 
 def has_only_broker_tables(connection: Connection) -> bool:
-    """Whether a file contains only the broker's own tables."""
+    """Returns whether a file contains only the broker's own tables."""
     found = connection.execute(
         "SELECT 1 FROM sqlite_schema WHERE tbl_name NOT LIKE 'ssb\\_%' ESCAPE '\\' AND tbl_name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     )

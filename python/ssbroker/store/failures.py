@@ -66,7 +66,7 @@ def first_ready_handle(connection: Connection, group: bytes) -> bytes | None:
 
 
 def has_moved_groups(connection: Connection) -> bool:
-    """Whether any conversation group has been moved."""
+    """Returns whether any conversation group has been moved."""
     return connection.execute("SELECT 1 FROM ssb_failures WHERE moved_to IS NOT NULL LIMIT 1").fetchone() is not None
 
 
@@ -98,7 +98,7 @@ def move_messages(connection: Connection, endpoint_id: int, queue_id: int) -> in
 
 
 def has_groups_moved_to(connection: Connection, queue_id: int) -> bool:
-    """Whether conversation groups have been moved to a queue."""
+    """Returns whether conversation groups have been moved to a queue."""
     return (
         connection.execute("SELECT 1 FROM ssb_failures WHERE moved_to = ? LIMIT 1", (queue_id,)).fetchone() is not None
     )

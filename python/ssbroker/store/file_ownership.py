@@ -52,13 +52,13 @@ class FileOwnership:
         return FileOwner(self.owner_id(path), stored_file_identity(path))
 
     def may_use(self, path: Path, found: FileOwner) -> bool:
-        """Whether the instance may use a file that its registry lists and that records the owner `found`."""
+        """Returns whether the instance may use a file that its registry lists and that records the owner `found`."""
         if path.is_relative_to(self._folder) or self._is_msdb_original:
             return not self.is_foreign(path, found)
         return found.attached_to == self.owner_id(path)
 
     def is_foreign(self, path: Path, found: FileOwner) -> bool:
-        """Whether a file that records the owner `found` is attached to another instance. A copy is a new file, and belongs to no instance."""
+        """Returns whether a file that records the owner `found` is attached to another instance. A copy is a new file, and belongs to no instance."""
         if found.attached_to in (None, self.owner_id(path)) or found.identity != stored_file_identity(path):
             return False
         # Earlier versions recorded the instance id in all files; a file that was moved out of the folder also records

@@ -47,7 +47,7 @@ def read_headers(connection: Connection, sides: Iterable[tuple[bytes, bool]]) ->
 
 
 def has_any(connection: Connection) -> bool:
-    """Whether any fragments are stored."""
+    """Returns whether any fragments are stored."""
     return connection.execute("SELECT 1 FROM ssb_fragments LIMIT 1").fetchone() is not None
 
 

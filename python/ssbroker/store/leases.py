@@ -98,7 +98,7 @@ def ended(connection: Connection, *, now: int) -> list[Lease]:
 
 
 def has_ended_wait(connection: Connection, queue_id: int, *, now: int) -> bool:
-    """Whether a wait of a group in a queue has ended but has not been freed yet."""
+    """Returns whether a wait of a group in a queue has ended but has not been freed yet."""
     return connection.execute(_HAS_ENDED_WAIT, (now, queue_id)).fetchone() is not None
 
 
@@ -114,7 +114,7 @@ def next_end(connection: Connection, queue_id: int | None, *, now: int) -> int |
 
 
 def group_has_messages(connection: Connection, group: bytes) -> bool:
-    """Whether a conversation group has messages that could be received if it is not leased."""
+    """Returns whether a conversation group has messages that could be received if it is not leased."""
     return connection.execute(_GROUP_HAS_READY, (group,)).fetchone() is not None
 
 

@@ -122,7 +122,7 @@ def move_service(connection: Connection, *, service_id: int, queue_id: int) -> N
 
 
 def is_message_type_queued(connection: Connection, *, message_type_id: int) -> bool:
-    """Whether any queue contains a message of a type."""
+    """Returns whether any queue contains a message of a type."""
     rows = connection.execute("SELECT 1 FROM ssb_queued_messages WHERE message_type_id = ? LIMIT 1", (message_type_id,))
     return rows.get is not None
 
@@ -189,7 +189,7 @@ def count_open_conversations(connection: Connection, *, column: UsageColumn, obj
 
 
 def has_conversations(connection: Connection) -> bool:
-    """Whether the database has any conversation endpoint."""
+    """Returns whether the database has any conversation endpoint."""
     return connection.execute("SELECT 1 FROM ssb_conversation_endpoints LIMIT 1").get is not None
 
 
@@ -205,7 +205,7 @@ def create_route(connection: Connection, *, values: Mapping[str, Value], route_i
 
 
 def has_route(connection: Connection, *, route_id: int) -> bool:
-    """Whether any route has the id."""
+    """Returns whether any route has the id."""
     return connection.execute("SELECT 1 FROM ssb_routes WHERE route_id = ?", (route_id,)).get is not None
 
 

@@ -210,7 +210,7 @@ class Objects:
         return tuple(service for service in self.services.values() if service.queue_id == queue.queue_id)
 
     def is_of_work_queue(self, endpoint: ConversationEndpoint) -> bool:
-        """Whether an endpoint belongs to a conversation that a work queue has begun."""
+        """Returns whether an endpoint belongs to a conversation that a work queue has begun."""
         contract = self.contracts.get(WORK_QUEUE_CONTRACT)
         if contract is None or endpoint.service_contract_id != contract.service_contract_id:
             return False

@@ -42,14 +42,14 @@ def next_endpoint(connection: Connection, queue_id: int, *, now: int) -> Convers
 
 
 def has_ready_messages(connection: Connection, queue_id: int, *, now: int) -> bool:
-    """Whether a queue has a message that can be received: one that is ready, and whose conversation group is not leased."""
+    """Returns whether a queue has a message that can be received: one that is ready, and whose conversation group is not leased."""
     return connection.execute(_HAS_READY, (queue_id, now)).fetchone() is not None
 
 
 def has_ready_messages_of(
     connection: Connection, queue_id: int, *, now: int, conversation: bytes | None, group: bytes | None
 ) -> bool:
-    """Whether a message of a conversation, by its handle, or of a conversation group can be received."""
+    """Returns whether a message of a conversation, by its handle, or of a conversation group can be received."""
     query, name = (_HAS_READY_OF_GROUP, group) if conversation is None else (_HAS_READY_OF_CONVERSATION, conversation)
     return connection.execute(query, (queue_id, now, name)).fetchone() is not None
 
@@ -93,7 +93,7 @@ def count_messages(connection: Connection, queue_id: int) -> int:
 
 
 def has_sent_messages(connection: Connection, endpoint_id: int) -> bool:
-    """Whether a conversation has a message that can be received and is not a system message."""
+    """Returns whether a conversation has a message that can be received and is not a system message."""
     return connection.execute(_HAS_SENT, (endpoint_id, READY, *SYSTEM_MESSAGE_TYPES)).fetchone() is not None
 
 

@@ -33,7 +33,7 @@ class RouteRequestRow(NamedTuple):
     """The error that ended the dialog; empty if none."""
 
     def blocks_new_request(self, *, now: int) -> bool:
-        """Whether no new request may be sent, because the dialog is open or ended recently."""
+        """Returns whether no new request may be sent, because the dialog is open or ended recently."""
         if self.conversation_handle is not None:
             return True
         return self.ask_again_at is not None and 0 < self.ask_again_at - now <= RETRY_DELAY_MAX

@@ -104,7 +104,7 @@ class Security:
         return self.by_principal.get(principal_id, [])
 
     def may_send(self, service_id: int, fingerprint: bytes | None, *, owner: int) -> bool:
-        """Whether the user that owns a certificate, or public without a certificate, may start a conversation with a service.
+        """Returns whether the user that owns a certificate, or public without a certificate, may start a conversation with a service.
 
         A user may do so if it owns the service, or if SEND is granted and not denied to the user or to public.
         """

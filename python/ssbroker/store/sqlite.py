@@ -192,7 +192,7 @@ def restore_settings(connection: Connection, settings: dict[str, object]) -> Non
 
 
 def is_missing(path: Path) -> bool:
-    """Whether a file does not exist; False if its folder is not accessible."""
+    """Returns whether a file does not exist; False if its folder is not accessible."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -39,7 +39,7 @@ class NewTransmissionRow(NamedTuple):
 
 
 def has_outgoing(connection: Connection, endpoint_id: int) -> bool:
-    """Whether messages that an endpoint sent wait in the transmission queue."""
+    """Returns whether messages that an endpoint sent wait in the transmission queue."""
     row = connection.execute(
         "SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0 LIMIT 1", (endpoint_id,)
     ).fetchone()
@@ -79,7 +79,7 @@ def first_messages(
 
 
 def has_parked(connection: Connection, endpoint_id: int) -> bool:
-    """Whether messages for an endpoint wait until its queue is enabled."""
+    """Returns whether messages for an endpoint wait until its queue is enabled."""
     row = connection.execute(
         "SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 1 LIMIT 1", (endpoint_id,)
     ).fetchone()
@@ -173,7 +173,7 @@ _OF_ENDPOINT: Final = """
 
 
 def is_fragment_size_uniform(connection: Connection, fragment_bytes: int) -> bool:
-    """Whether the file records this fragment size and no endpoint uses a different size."""
+    """Returns whether the file records this fragment size and no endpoint uses a different size."""
     return bool(connection.execute(_IS_UNIFORM, (fragment_bytes,)).get)
 
 
@@ -218,7 +218,7 @@ def load_transmission(connection: Connection, endpoint_id: int) -> bytes | None:
 
 
 def has_work_table_rows(connection: Connection) -> bool:
-    """Whether the work table has rows."""
+    """Returns whether the work table has rows."""
     return connection.execute("SELECT 1 FROM ssb_transmission_objects LIMIT 1").fetchone() is not None
 
 

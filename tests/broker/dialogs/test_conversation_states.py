@@ -175,7 +175,7 @@ def test_each_arrival_in_each_state(
 
 
 def is_already_queued(state: ConversationState, state_input: ConversationInput) -> bool:
-    """Whether such a message caused the state and is still in the queue."""
+    """Returns whether such a message caused the state and is still in the queue."""
     return (state, state_input) in {
         (ConversationState.DI, ConversationInput.END_DIALOG),
         (ConversationState.ER, ConversationInput.ERROR),

@@ -30,7 +30,7 @@ def bodies(database: Database) -> list[object]:
 
 
 def is_free(database: Database) -> bool:
-    """Whether another process could write."""
+    """Returns whether another process could write."""
     with closing(apsw.Connection(str(database.path))) as other:
         try:
             other.execute("BEGIN IMMEDIATE; ROLLBACK")

@@ -24,12 +24,12 @@ from tests.protocol.wire.links import BANK, numbered, own
 
 
 def is_last_row(endpoint: RecordingEndpoint, number: int) -> bool:
-    """Whether the row with this number was received last."""
+    """Returns whether the row with this number was received last."""
     return endpoint.numbers()[-1:] == [number]
 
 
 def has_failed(endpoint: RecordingEndpoint, times: int) -> bool:
-    """Whether connections have failed this many times."""
+    """Returns whether connections have failed this many times."""
     return len(endpoint.failed_connections) == times
 
 

@@ -90,7 +90,7 @@ def test_the_more_was_sent_the_longer_is_the_delay(seconds: float, rows: int, si
 
 @pytest.mark.parametrize("load", [0.25, 0.5, 0.9, 1.1, 2.0])
 def test_there_is_no_delay_unless_much_arrives_while_a_batch_is_sent(load: float) -> None:
-    """Whether the batches before were delayed or not: a load that needs no delay never stays delayed."""
+    """Whether or not earlier batches were delayed, a load that needs no delay never stays delayed."""
     clock = Clock()
     for first_delay in (0.0, DELAY_MAX):
         gathers_for = first_delay

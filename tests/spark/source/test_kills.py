@@ -43,7 +43,7 @@ def driver(folder: Path) -> Iterator[Callable[[str, Callable[[], bool]], None]]:
 
 
 def all_batches_are_committed(checkpoint: Path) -> bool:
-    """Whether Spark has committed each planned batch.
+    """Returns whether Spark has committed each planned batch.
 
     Their number varies: a driver that was killed after it listed a file and before it planned the batch
     leaves that file to the next batch, which then reads two.

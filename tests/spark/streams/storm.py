@@ -152,7 +152,7 @@ class Storm:
             time.sleep(_POLL_SECONDS)
 
     def _is_complete(self) -> bool:
-        """Whether the sink has published all expected messages, and the micro-batch of the last one is committed."""
+        """Returns whether the sink has published all expected messages, and the micro-batch of the last one is committed."""
         batches = _published_files(self._folder / "out")
         for batch, files in batches.items():
             if batch not in self._counted:

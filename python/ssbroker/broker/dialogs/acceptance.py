@@ -98,7 +98,7 @@ def complete_target(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> 
 
 
 def need_no_validation(objects: Objects, messages: pa.Table, contracts: Sequence[str]) -> bool:
-    """Whether messages need no validation: none is a system message, and their types accept any body."""
+    """Returns whether messages need no validation: none is a system message, and their types accept any body."""
     columns: list[list[Any]] = [messages[name].to_pylist() for name in _KIND]
     sides, names, ends, errors = columns
     if any(ends) or any(errors):
@@ -108,7 +108,7 @@ def need_no_validation(objects: Objects, messages: pa.Table, contracts: Sequence
 
 
 def accept_any_body(objects: Objects, kinds: Collection[MessageKind]) -> bool:
-    """Whether messages of the given kinds may be received with any body."""
+    """Returns whether messages of the given kinds may be received with any body."""
     for contract_name, from_initiator, name in kinds:
         contract = objects.contracts.get(contract_name)
         if contract is None or unvalidated_type(objects, contract, name, from_initiator=from_initiator) is None:

@@ -134,7 +134,7 @@ def remove_received(work: Work, contract_name: str, conversation_ids: Collection
 
 
 def _is_simple(work: Work, contract: Contract, endpoint: ConversationEndpoint) -> bool:
-    """Whether `send_first` created the endpoint, and it has no other messages, no timer and no retained copy."""
+    """Returns whether `send_first` created the endpoint, and it has no other messages, no timer and no retained copy."""
     service = work.objects.services_by_id[endpoint.service_id]
     numbers = endpoint.send_sequence, endpoint.receive_sequence
     return (

@@ -347,7 +347,7 @@ class DialogKeys:
         return key, sender
 
     def _may_use_rsa(self, principal: str | None, now: int) -> bool:
-        """Whether RSA may be used for a new key of this peer; peers without a principal share one limit."""
+        """Returns whether RSA may be used for a new key of this peer; peers without a principal share one limit."""
         if not self._rsa_left or not self._limiter.take(principal or "", now=now):
             return False
         self._rsa_left -= 1
@@ -362,7 +362,7 @@ def _sender(
 
 
 def _was_acknowledged(database: DatabaseContext, endpoint: ConversationEndpoint) -> bool:
-    """Whether the remote endpoint has acknowledged a message, so that it most likely has the key."""
+    """Returns whether the remote endpoint has acknowledged a message, so that it most likely has the key."""
     first = database.file.query(
         lambda connection: transmission_queue.first_waiting_sequence(connection, endpoint.endpoint_id)
     )
@@ -424,7 +424,7 @@ class PendingKeyExchanges:
         return None
 
     def has_blob(self, key: EndpointKey) -> bool:
-        """Whether the rows of an endpoint carry a blob."""
+        """Returns whether the rows of an endpoint carry a blob."""
         offer = self._offers.get(key)
         return offer is not None and offer.key_exchange is not None
 

@@ -89,7 +89,7 @@ class InboundWriter:
             raise StalePlanError(wrong)
 
     def _is_as_planned(self, key: EndpointKey) -> bool:
-        """Whether the properties of an endpoint on which the planned changes depend are unchanged."""
+        """Returns whether the properties of an endpoint on which the planned changes depend are unchanged."""
         row = self._rows.get(key)
         if (row is None) != (key in self._created):
             return False

@@ -446,7 +446,7 @@ class MessageExchange:
         return True
 
     def _has_other_work(self, now: int) -> bool:
-        """Whether a turn must come before anything can be received or sent at once."""
+        """Returns whether a turn must come before anything can be received or sent at once."""
         is_busy = bool(self._callbacks or self._drops or self._writable)
         is_receiving = self._inbox.is_holding or not self._inbox.is_empty
         return self._is_finished or is_busy or is_receiving or not self._is_catalog_followed(now)
@@ -490,7 +490,7 @@ class MessageExchange:
         self._followed_from, self._changes_seen = now, changes
 
     def _is_catalog_followed(self, now: int) -> bool:
-        """Whether the catalog was read within the check interval, no route has expired since, and no process has reported a change."""
+        """Returns whether the catalog was read within the check interval, no route has expired since, and no process has reported a change."""
         is_recent = self._followed_from <= now < self._followed_until
         is_unchanged = self._commit_signals.count(OBJECTS_CHANNEL) == self._changes_seen
         return is_recent and is_unchanged and not self._dialogs.needs_refresh

@@ -188,7 +188,7 @@ class OutboundSender:
             dialogs.engine.retransmit(outbound.keys)
 
     def _is_reply_to_refused_address(self, dialogs: DatabaseDialogs, outbound: OutboundRows) -> bool:
-        """Whether rows only answer unknown conversations, at an address that a peer has chosen and to which no new rows may be sent."""
+        """Returns whether rows only answer unknown conversations, at an address that a peer has chosen and to which no new rows may be sent."""
         if any(dialogs.engine.is_loaded(key) for key in outbound.keys):
             return False
         return self._endpoint.refusal_reason(outbound.next_hop) is not None

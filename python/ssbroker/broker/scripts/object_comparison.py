@@ -159,7 +159,7 @@ _CREATE_STATEMENTS: Final = (
 
 
 def _exists(statement: Any, objects: Objects) -> bool:
-    """Whether the object of a CREATE or DROP exists; for some kinds, the comparison of names ignores case."""
+    """Returns whether the object of a CREATE or DROP exists; for some kinds, the comparison of names ignores case."""
     if isinstance(statement, statements.CreateMasterKey | statements.DropMasterKey):
         return objects.security.master_key is not None
     if isinstance(statement, statements.CreateQueue | statements.DropQueue):

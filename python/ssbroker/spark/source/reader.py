@@ -94,7 +94,7 @@ def _to_arrow(spark_filter: Any, schema: pa.Schema) -> Any:
 
 
 def _has_type(value: object, column: pa.DataType) -> bool:
-    """Whether the value of a filter has the column's type, so that Arrow compares it as Spark does."""
+    """Returns whether the value of a filter has the column's type, so that Arrow compares it as Spark does."""
     if pa.types.is_boolean(column):
         return isinstance(value, bool)
     if pa.types.is_integer(column):

@@ -104,7 +104,7 @@ class DelayedQueue:
         return _none_if_empty(waiting), _concat_some(_none_if_empty(due), new)
 
     def _is_early(self, queue: pa.Table, now_us: int) -> bool:
-        """Whether no message is due, and no due time must be corrected because the clock has been set back."""
+        """Returns whether no message is due, and no due time must be corrected because the clock has been set back."""
         earliest, latest = pc.min_max(queue[DUE]).as_py().values()
         is_early: bool = now_us < earliest and latest <= now_us + RETRY_MAX_US
         return is_early

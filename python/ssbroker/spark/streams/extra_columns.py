@@ -53,13 +53,13 @@ def without_watermark(fields: Sequence[StructField]) -> tuple[StructField, ...]:
 
 
 def have_names(before: pa.Schema, names: Sequence[str]) -> bool:
-    """Whether columns have the same names as before, as far as the names were stored."""
+    """Returns whether columns have the same names as before, as far as the names were stored."""
     names_by_column = _names_by_column(names)
     return all(_name(field) in ("", names_by_column.get(field.name)) for field in before)
 
 
 def have_types(before: pa.Schema, now: pa.Schema) -> bool:
-    """Whether columns have the same types as before.
+    """Returns whether columns have the same types as before.
 
     The time zone of timestamps and the width of the offsets of strings and binary values depend on session settings and are not compared.
     """
