@@ -135,7 +135,7 @@ class Writer(DataSourceArrowWriter):
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # as its base has it
-        """Stages the rows of a task in the folder of the instance."""
+        """Stages the rows of a task in the instance folder."""
         return StagedRowsMessage(self._sink.stage(iterator, partition=_task().partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -155,7 +155,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._schema = schema
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stages the rows of a task, as Arrow batches or single rows, in the folder of the instance."""
+        """Stages the rows of a task, as Arrow batches or single rows, in the instance folder."""
         task = _task()
         query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if query_id is None or batch_id is None:

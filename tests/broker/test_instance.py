@@ -187,7 +187,7 @@ def test_an_instance_in_memory_is_refused(
 def test_a_file_is_not_the_folder_of_an_instance(tmp_path: Path, *, create: bool) -> None:
     file = tmp_path / "shop"
     file.touch()
-    with pytest.raises(StorageError, match=r"shop: is a file; pass the folder of the instance$"):
+    with pytest.raises(StorageError, match=r"shop: is a file; pass the instance folder$"):
         Instance.open(file, create=create)
 
 

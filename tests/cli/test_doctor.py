@@ -68,7 +68,7 @@ def test_a_folder_that_can_hold_an_instance(run: Run, tmp_path: Path) -> None:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """The folder of an instance with a database of some pages."""
+    """An instance folder with a database of some pages."""
     folder = tmp_path / "shop"
     with Instance.create(folder, name="shop", background=False) as instance:
         queue = instance.create_database("Sales").queue("Jobs")

@@ -1,4 +1,4 @@
-"""`ssbroker sql` and `ssbroker status`, and the folder of an instance as a catalog."""
+"""`ssbroker sql` and `ssbroker status`, and an instance folder as a catalog."""
 
 from __future__ import annotations
 

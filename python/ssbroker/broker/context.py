@@ -157,7 +157,7 @@ class InstanceContext:
     `databases_list`, `listener` and `routes` are set once, after the instance has created them.
 
     Attributes:
-        folder: The folder of the instance.
+        folder: The instance folder.
         name: The name given when the instance was created.
         instance_id: The id of the instance.
         ownership: Decides which database files belong to the instance.

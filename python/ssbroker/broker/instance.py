@@ -167,7 +167,7 @@ class Instance:
         """Opens an existing instance; with `create`, creates it if the folder does not contain one.
 
         Args:
-            folder: The folder of the instance.
+            folder: The instance folder.
             create: Whether to create the instance if it does not exist. If several processes do so at the same time, one creates it, and
                 all open it.
             name: The name of a new instance; None means the name of the folder.
@@ -221,7 +221,7 @@ class Instance:
 
     @property
     def folder(self) -> Path:
-        """The folder of the instance."""
+        """The instance folder."""
         return self._context.folder
 
     @property
@@ -434,7 +434,7 @@ class Instance:
     def drop_database(self, name: str) -> None:
         """Drops a database and deletes its file. A file that cannot be used is kept.
 
-        If the file is missing from the folder of the instance, its `-wal`, `-shm` and `-notify` files are deleted.
+        If the file is missing from the instance folder, its `-wal`, `-shm` and `-notify` files are deleted.
 
         Args:
             name: The name of the database.
@@ -841,7 +841,7 @@ class Instance:
 
 
 def _instance_folder(folder: str | os.PathLike[str]) -> Path:
-    """Returns the absolute path of an instance's folder; refuses names that SQLite would open as an in-memory database."""
+    """Returns the absolute path of an instance folder; refuses names that SQLite would open as an in-memory database."""
     if os.fspath(path_argument(folder, name="folder")) == ":memory:":
         raise OptionError(
             "folder: ':memory:' is not possible, because an instance is a folder of files; for a temporary instance, pass a folder from "
@@ -849,7 +849,7 @@ def _instance_folder(folder: str | os.PathLike[str]) -> Path:
         )
     path = instance_files.resolve_path(folder, name="folder")
     if os.path.isfile(path):  # noqa: PTH113  # pathlib raises if access is denied
-        raise StorageError(f"{path}: is a file; pass the folder of the instance", file=str(path))
+        raise StorageError(f"{path}: is a file; pass the instance folder", file=str(path))
     return path
 
 

@@ -223,7 +223,7 @@ class Catalog:
         it has never been served.
 
         Args:
-            folder: Folder of the instance.
+            folder: The instance folder.
 
         Returns:
             The catalog; it does not follow later changes of the instance.

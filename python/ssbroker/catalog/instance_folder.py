@@ -79,7 +79,7 @@ def register_opener(opener: Opener) -> None:
 
 
 def is_instance_folder(path: Path) -> bool:
-    """Returns whether a path is the folder of an instance."""
+    """Returns whether a path is an instance folder."""
     return os.path.exists(path / MSDB_FILE)  # noqa: PTH110 - pathlib raises if a folder is not accessible
 
 

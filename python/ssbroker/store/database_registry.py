@@ -20,7 +20,7 @@ _SELECT: Final = "SELECT database_id, name, file, service_broker_guid, is_broker
 
 @dataclass(frozen=True, slots=True)
 class RegisteredDatabase:
-    """A row of the registry; `file` is a path relative to the folder of the instance, or absolute."""
+    """A row of the registry; `file` is a path relative to the instance folder, or absolute."""
 
     database_id: int
     name: str

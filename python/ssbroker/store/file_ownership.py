@@ -25,7 +25,7 @@ class FileOwner:
 class FileOwnership:
     """Decides which files belong to an instance.
 
-    A file in the folder of the instance records the instance id as its owner; it is copied and moved with the folder. A
+    A file in the instance folder records the instance id as its owner; it is copied and moved with the folder. A
     file elsewhere is not copied with the folder, so it records an id that is also derived from the inode of msdb. A
     restored or copied msdb therefore does not own the files that the original has attached from other folders, even if
     these were detached meanwhile or replaced with a backup.

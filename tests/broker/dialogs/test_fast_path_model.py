@@ -51,7 +51,7 @@ def create_world(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an instance; each example copies it, because creating it takes longer than most examples."""
+    """An instance folder; each example copies it, because creating it takes longer than most examples."""
     folder = tmp_path_factory.mktemp("world") / "shop"
     create_world(folder)
     return folder

@@ -79,7 +79,7 @@ def test_invalid_read_options_are_refused(options: dict[str, str], message: str)
         ({"path": "x", "query_id": "q", "batch_id": "1" * 5000}, "batch_id: .* 0 to 9223372036854775807, got '1111"),
         (
             {"database": "d"},
-            "option path is required: the folder of the instance, as in load.*; an instance cannot be a table",
+            "option path is required: the instance folder, as in load.*; an instance cannot be a table",
         ),
         (
             {"location": "x", "database": "d"},

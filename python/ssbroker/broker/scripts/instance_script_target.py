@@ -228,7 +228,7 @@ class InstanceScriptTarget:
             database = database_lifecycle.create(self._instance, self._transaction, name)
             self._set_guid(database, annotations)
             if files:
-                return Remark("ignored", "skipped FILENAME: the file is created in the folder of the instance")
+                return Remark("ignored", "skipped FILENAME: the file is created in the instance folder")
             return None
         if not files:
             raise RefusalError("FOR ATTACH requires ON (FILENAME = '...')")

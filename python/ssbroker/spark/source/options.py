@@ -38,7 +38,7 @@ class ReadOptions:
     """The parsed options of a read."""
 
     folder: Path
-    """The folder of the instance."""
+    """The instance folder."""
     name: str
     """A view or a queue."""
     database: str | None
@@ -84,7 +84,7 @@ class WriteOptions:
     """The parsed options of a write."""
 
     folder: Path
-    """The folder of the instance."""
+    """The instance folder."""
     database: str
     """The sending database."""
     defaults: SendDefaults
@@ -189,7 +189,7 @@ def _required(given: Mapping[str, str], name: str, what: str) -> str:
 
 
 def _folder(given: Mapping[str, str]) -> Path:
-    path = _required(given, "path", f"the folder of the instance, as in load(folder); {_USE_VIEW}")
+    path = _required(given, "path", f"the instance folder, as in load(folder); {_USE_VIEW}")
     return local_path(path, name="path")
 
 

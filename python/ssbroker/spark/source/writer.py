@@ -278,7 +278,7 @@ class Sink:
         query_id: str | None = None,
         batch_id: int | None = None,
     ) -> StagedRows:
-        """Writes the rows of a task to the folder of the instance, in a worker; `query_id` and `batch_id` are for streams."""
+        """Writes the rows of a task to the instance folder, in a worker; `query_id` and `batch_id` are for streams."""
         folder = self.options.folder
         staging = job_folder(folder, self.job if query_id is None else query_id, batch_id)
         return stage(folder, staging, batches, partition=partition, query_id=query_id)
