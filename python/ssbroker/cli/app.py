@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command-line arguments; None means the arguments of the process.
 
     Returns:
-        The exit status: 0 for success, 2 for wrong use or bad input, 130 if interrupted, 1 as documented by the
+        The exit status: 0 after success, 2 after an error, 130 after an interruption, and 1 as documented by the
         subcommand. An error is one line on standard error.
 
     Examples:

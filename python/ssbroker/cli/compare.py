@@ -99,9 +99,9 @@ def compare(
     With --fleet, the output also lists the conversations that end elsewhere after all hops, or that are no longer acknowledged; those that are
     lost come first.
 
-    The states of endpoints and queues, and the contracts of services, count only for this list; if they differ, the output says so.
+    Only this list takes the states of endpoints and queues, and the contracts of services, into account. If they differ, the output names the differences.
 
-    Exit status: 0 if nothing changes, 1 if anything changes or a route expires earlier, 2 if an option or an input is invalid.
+    Exit status: 0 if nothing changes, 1 if anything changes or a route expires earlier, 2 after an error.
     """
     from ssbroker.cli.input_files import expand_patterns  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import (  # noqa: PLC0415 - the same

@@ -63,7 +63,7 @@ def doctor(
     *,
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="FOLDER", help="Folder of an instance, or the folder in which to create one."),
+        typer.Argument(metavar="FOLDER", help="Instance folder, or the folder in which to create an instance."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as a JSON object.")] = False,
 ) -> None:
@@ -71,7 +71,7 @@ def doctor(
 
     Shows the versions of the libraries and what needs them, the vector instructions of the processor, Java and Spark. If the folder holds no instance, shows whether it can hold one. Otherwise, each database is read completely (PRAGMA quick_check), which takes seconds for each gigabyte; the instance can be used at the same time.
 
-    Exit status: 0 if no folder is specified, or if the folder holds an undamaged instance or can hold one, 1 otherwise, 2 if an option is invalid.
+    Exit status: 0 if no folder is specified, or if the folder holds an undamaged instance or can hold one, 1 otherwise, 2 after an error.
     """
     problem = None if folder is None else _problem(folder)
     databases = None

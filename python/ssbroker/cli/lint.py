@@ -97,7 +97,7 @@ def lint(
 
     A script with :connect describes an instance for each server. Reading continues after an error in a script.
 
-    Exit status: 0 if no findings are reported, 1 if any are, 2 if an option or an input is invalid.
+    Exit status: 0 if no findings are reported, 1 if any are, 2 after an error.
     """
     from ssbroker.diagnose import Findings, html_report, not_checked, sarif  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import lint as find_problems  # noqa: PLC0415 - the same
@@ -194,7 +194,7 @@ def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
 
 
 def _position(finding: Finding, folders: Sequence[Path]) -> str:
-    """Returns the file, relative to the folder of the instance, and the line of the statement that created the object of a finding."""
+    """Returns the file, relative to the instance folder, and the line of the statement that created the object of a finding."""
     if finding.line is None or finding.subject.kind == "statement":
         return ""
     file = Path(finding.file or "")

@@ -30,7 +30,7 @@ CatalogArgument: TypeAlias = Annotated[
         help="Routing tables: a T-SQL script (.sql), an instance folder, a folder with tables of routes, databases and services, or a file of routes.",
     ),
 ]
-FolderArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the instance.")]
+FolderArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FOLDER", help="Instance folder.")]
 AtOption: TypeAlias = Annotated[
     str | None,
     typer.Option(

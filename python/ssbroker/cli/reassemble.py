@@ -151,7 +151,7 @@ def reassemble(
 
     The output has the columns of the fragments except those that describe a fragment. Fragments that are damaged, conflict with others, are duplicates or exceed a limit are rejected and counted in the summary. Existing outputs are replaced only when all new ones are complete.
 
-    Exit status: 0 if no fragment exceeded a limit, 1 if any did, 2 if an option or an input is invalid.
+    Exit status: 0 if no fragment exceeded a limit, 1 if any did, 2 after an error.
     """
     if session_keys is not None and session_key_column is not None:
         raise OptionError("--session-keys and --session-key-column cannot be used together: specify one of them")

@@ -40,7 +40,7 @@ def requeue(
 
     They can be received again, in their original order, and their failures are forgotten. Messages that a job has leased stay where they are.
 
-    Exit status: 0 if the messages were put back, even if there are none, 2 if the queue does not exist or an option is invalid.
+    Exit status: 0 if the messages were put back, even if there are none, 2 after an error, for example if the queue does not exist.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.overview import overview_of  # noqa: PLC0415

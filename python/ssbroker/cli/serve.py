@@ -237,8 +237,7 @@ def serve(
 
     Other processes can use the instance at the same time; this process sends the messages that they commit.
 
-    Exit status: 1 if the instance could not be started for a reason that may be temporary, such as a port in use; 2 if the settings
-    are wrong.
+    Exit status: 0 after a signal, 1 after an error that may be temporary, such as a port in use, 2 after any other error.
     """
     settings = ServeSettings() if config is None else ServeSettings.read(config)
     options: dict[str, Any] = {

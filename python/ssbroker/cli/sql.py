@@ -78,7 +78,7 @@ def sql(
 
     Scripts define databases, queues, services, contracts and routes. Each batch of a script, up to GO, is applied completely or not at all. A query reads the views and queues. Without scripts or --query, the command opens an interactive shell for statements and queries on a terminal.
 
-    Exit status: 0 if everything was executed, 1 if a statement that may concern Service Broker was not executed (its condition or text cannot be determined from the script, or an instance does not support it), 2 if a statement failed or an option is invalid.
+    Exit status: 0 if everything was executed, 1 if a statement that may concern Service Broker was not executed (its condition or text cannot be determined from the script, or an instance does not support it), 2 after an error.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.scripts import read_script  # noqa: PLC0415 - the same

@@ -53,7 +53,7 @@ def status(
     Shows databases, queues, conversations by state, undelivered messages with the reason, the process that serves the instance, and its connections.
     `ssbroker watch` shows them as they change.
 
-    Exit status: 0 if all databases can be read and written, 1 if one cannot, 2 if the instance cannot be opened.
+    Exit status: 0 if all databases can be read and written, 1 if one cannot or if its disk is almost full, 2 after an error.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - keeps --help fast
     from ssbroker.broker.overview import overview_of  # noqa: PLC0415 - the same

@@ -127,7 +127,7 @@ def stuck(
 
     Each message is traced to its end and back. If no fault of the routes is found, its transmission_status names the cause.
 
-    Exit status: 0 if no problem is found, 1 if one is found for any message, 2 if an option or an input is invalid.
+    Exit status: 0 if no problem is found, 1 if one is found for any message, 2 after an error.
     """
     from ssbroker.diagnose import STUCK  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose.stuck_messages import explain_messages  # noqa: PLC0415 - the same

@@ -90,7 +90,7 @@ def trace(
 
     The last hop ends in delivery, refusal, delay, a drop, a loop or an unknown instance.
 
-    Exit status: 0 if the message is delivered and acknowledged whichever way ties are broken, 1 if not, 2 if an option or an input is invalid.
+    Exit status: 0 if the message is delivered and acknowledged whichever way ties are broken, 1 if not, 2 after an error.
     """
     from ssbroker.diagnose import html_report  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - the same
