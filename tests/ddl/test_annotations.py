@@ -88,7 +88,7 @@ def test_ordinary_comments_are_not_annotations() -> None:
             "has two values, '1' and '2'; keep one",
         ),
         ("CREATE ROUTE R WITH ADDRESS = 'LOCAL' -- ssbroker: lifetime=tomorrow", "is not a valid timestamp"),
-        ("USE Sales -- ssbroker: service_broker_guid=7", "is not valid; expected a GUID, or the word unknown"),
+        ("USE Sales -- ssbroker: service_broker_guid=7", "is not valid; expected a GUID, or 'unknown'"),
         ("-- ssbroker: pending_requests=%ff", "contains percent escapes that are not valid UTF-8"),
     ],
 )

@@ -22,7 +22,7 @@ from ssbroker.store.sqlite import Connection
 
 
 def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, ownership: FileOwnership) -> None:
-    """Makes a database file and the registry agree: the broker id in the file takes precedence; the broker is enabled only if both say so."""
+    """Makes a database file and the registry agree: the broker id in the file takes precedence; the broker is enabled only if it is enabled in both."""
     expected_owner = ownership.owner(file.path)
     with msdb.read() as listing, file.read() as connection:
         if _is_consistent(connection, database_registry.by_id(listing, database_id), expected_owner):

@@ -228,8 +228,7 @@ class Transaction:
         Raises:
             BrokerError: The conversation does not exist (8426), is in a state that does not allow sending (8429) or has expired (8489);
                 the message type does not exist (8428), is not in the contract (8431) or is reserved for the other side (8432, 8434);
-                the body is None (8433) or too long (8459);
-                or the queue of the sending service has RETENTION and is disabled (9618).
+                the body is None (8433) or too long (8459); or the queue of the sending service has RETENTION and is disabled (9618).
             SchemaError: `body` is not bytes, a bytearray or a memoryview.
 
         Examples:

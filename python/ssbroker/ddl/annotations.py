@@ -88,5 +88,5 @@ def parse_broker_id(text: str) -> bytes | None:
         return uuid.UUID(text).bytes
     except ValueError:
         raise RefusalError(
-            f"the annotation service_broker_guid={text} is not valid; expected a GUID, or the word unknown"
+            f"the annotation service_broker_guid={text} is not valid; expected a GUID, or 'unknown'"
         ) from None

@@ -26,8 +26,8 @@ class AssumedBrokerIds:
     A database with an unknown id gets the id that most routes to its services name, directly or through forwarders. The
     id must not belong to another database, and NEW_BROKER must not have replaced it in this database. If there is no
     such id, the database gets a new id. If two databases qualify for an id, the first in the order of the fleet gets
-    it. Replicas of a database in an
-    availability group have the same id. In SQL Server, every database has an id, by which a reply finds its database.
+    it. Replicas of a database in an availability group have the same id. In SQL Server, every database has an id, by
+    which a reply finds its database.
 
     Attributes:
         given: The fleet without the assumed ids.

@@ -70,7 +70,7 @@ def stuck(
     route in use is correct, an equal route has a fault, and the status names a cause other than routing.
 
     If a conversation names a broker id that no database is known to have, a database whose id is not stated is assumed
-    to have it; `end` then says so.
+    to have it; `end` then names this assumption.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.

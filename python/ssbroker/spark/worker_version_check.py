@@ -1,4 +1,4 @@
-"""Makes workers check that they have the driver's version of ssbroker; a worker without this version fails with an error that says so."""
+"""Makes workers check that they have the driver's version of ssbroker; a worker without this version fails, and the error names the version."""
 
 from __future__ import annotations
 

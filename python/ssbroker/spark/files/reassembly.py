@@ -93,8 +93,8 @@ def partition_split(job: FilesJob, number: int) -> dict[str, Any]:
 def bucket_folders(results: list[dict[str, Any]]) -> BucketFolders:
     """Returns the location of the rows of all buckets, in the order in which they were read.
 
-    `results` are the results of `partition_split`. Every task gets the returned tuple, so the
-    size of the tuple must depend only on the number of splits.
+    `results` are the results of `partition_split`. Every task gets the returned tuple, so the size of the tuple must
+    depend only on the number of splits.
     """
     return tuple((result["folder"], tuple(result["files"])) for result in results)
 
