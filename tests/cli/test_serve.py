@@ -287,7 +287,7 @@ def test_limits_in_a_settings_file(folder: Path, tmp_path: Path, run: Run, limit
         ),
         (("--pin", "stock"), "--pin: 'stock' is not valid; expected NAME=FILE"),
         (("--listen", "here", "--http", "[here]:1"), "--http: expected HOST:PORT"),
-        (("--log", "xml"), "--log: expected json or text"),
+        (("--log", "xml"), "--log: expected 'json' or 'text'"),
         (("--log-level", "loud"), "--log-level: expected one of"),
         (("--config", "no.toml"), "no.toml: cannot be read"),
         (("--certificate", "x.pem", "--key", "x.key", "--pin", "stock=x.pem"), "x.pem: "),

@@ -42,7 +42,7 @@ class ReassembleCounts:
     blocked: int = 0
     """The number of waiting messages in directions whose next message has no fragment in the input."""
     pending_bytes: int = 0
-    """The number of bytes received of incomplete and waiting messages."""
+    """The number of received bytes of incomplete and waiting messages."""
     acknowledgements: int | None = None
     """The number of acknowledged directions; None if acknowledgements are not written."""
 

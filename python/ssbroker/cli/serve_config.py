@@ -37,7 +37,7 @@ def parse_level(value: Any, name: str) -> str:
 def parse_log_format(value: Any, name: str) -> LogFormat:
     """Parses a log format."""
     if value not in ("json", "text"):
-        raise OptionError(f"{name}: expected json or text, got {value!r:.80}")
+        raise OptionError(f"{name}: expected 'json' or 'text', got {value!r:.80}")
     return cast("Literal['json', 'text']", value)
 
 

@@ -221,11 +221,15 @@ class _Substitution:
             )
             return
         if depth == _INCLUDE_DEPTH_MAX:
-            self._fail(source, offset, f":r {name} includes files in more than {_INCLUDE_DEPTH_MAX} levels")
+            self._fail(source, offset, f":r {name} is nested more than {_INCLUDE_DEPTH_MAX} levels deep")
             return
         self.files_left -= 1
         if self.files_left < 0:
-            self._fail(source, offset, f":r {name} is one of more than {_INCLUDES_MAX:,} included files")
+            self._fail(
+                source,
+                offset,
+                f":r {name} is not included, because scripts may include at most {_INCLUDES_MAX:,} files",
+            )
             return
         path = Path(source.file).parent / name.replace("\\", "/")
         try:

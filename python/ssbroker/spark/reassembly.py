@@ -309,7 +309,7 @@ def read_columns(fragments: DataFrame, session_keys: SessionKeys | None, *, name
     check_frame(fragments, name="fragments_df")
     if fragments.isStreaming:
         raise SchemaError(
-            f"fragments: {name} does not accept a streaming DataFrame, because the fragments of a message may arrive in different "
+            f"fragments_df: {name} does not accept a streaming DataFrame, because the fragments of a message may arrive in different "
             "micro-batches; use ssbroker.spark.stream, which also routes, or ssbroker.spark.reassemble_stream, or read the input "
             "as a batch (spark.read)",
             expected="a batch DataFrame",

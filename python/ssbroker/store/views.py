@@ -209,7 +209,10 @@ def slice_rows(
 def _lengths(
     connection: Connection, queue_id: int | None, *, after: int, until: int
 ) -> Iterator[tuple[int, int | None]]:
-    """Yields the queuing order and body length of each message, in order and on demand."""
+    """Yields the queuing order and body length of each message after the position `after`, up to `until`, in order and on demand.
+
+    Without a queue, these are the messages of the transmission queue.
+    """
     if queue_id is None:
         return iter(connection.execute(_LENGTHS_WAITING, (after, until)))
     return heapq.merge(

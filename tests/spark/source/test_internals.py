@@ -56,7 +56,7 @@ def read_all(scan: Scan) -> list[dict[str, Any]]:
         ({"path": "x", "queue": "sys.routes"}, "'sys.routes' is a view; use the option view"),
         ({"path": "x", "queue": "q", "colums": "a"}, "unknown option colums; expected one of path, view"),
         ({"path": "x", "queue": "q", "pushdown": "1"}, "pushdown: expected true or false, got '1'"),
-        ({"path": "x", "queue": "q", "starting": "now"}, "starting: expected earliest or latest"),
+        ({"path": "x", "queue": "q", "starting": "now"}, "starting: expected 'earliest' or 'latest'"),
         (
             {"path": "x", "queue": "q", "max_rows_per_batch": "0"},
             "an integer from 1 to 9223372036854775807, got '0'",

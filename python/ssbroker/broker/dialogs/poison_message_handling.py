@@ -110,7 +110,7 @@ def _requeue_groups(work: Work, queue: Queue, handle: bytes | None) -> int:
 
 
 def disabled_error(connection: Connection, queue: Queue) -> BrokerError:
-    """Returns error 9617, which says why the queue was disabled."""
+    """Returns error 9617, with the reason why the queue was disabled, if the reason is known."""
     error = broker_error(9617, queue=plain_queue_name(queue))
     failure = failures.failure_of_queue(connection, queue.queue_id)
     return error if failure is None else BrokerError(f"{error}. {describe_failure(failure)}", number=error.number)

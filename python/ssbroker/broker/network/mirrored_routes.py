@@ -213,7 +213,7 @@ class MirroredRoute:
             self._next_round = min(self._next_round, now)
 
     def next_timeout(self) -> int | None:
-        """Returns when to call `handle_timeout` and then `sides_to_ask`; None if there is nothing to send."""
+        """Returns when to call `handle_timeout` and then `sides_to_ask`; None if no answer is awaited and no query is planned."""
         answer_deadlines = [
             each.queried_at + ANSWER_TIMEOUT for each in self._sides.values() if each.queried_at is not None
         ]
@@ -227,7 +227,7 @@ class MirroredRoute:
                 self.mark_silent(side, now=now)
 
     def _next_query_time(self) -> int | None:
-        """Returns when to ask next; None while an answer is pending, or if there is nothing to send."""
+        """Returns when to ask next; None while an answer is pending, or if the route is not in use."""
         used_at, principal = self._last_used, self.principal
         if used_at is None:
             return None

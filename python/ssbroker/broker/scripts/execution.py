@@ -40,7 +40,7 @@ def execute(
 
 
 def read_script(path: Path, options: ScriptOptions) -> str:
-    """Reads a script file, in UTF-8 or the encoding of its byte order mark."""
+    """Reads a script file, in the encoding of its byte order mark, or otherwise in the encoding of the options."""
     try:
         return options.read_file(path)
     except OSError as error:

@@ -238,7 +238,7 @@ def unpack_hello(body: bytes) -> PeerIdentity:
         raise PeerError(f"HELLO: expected a name of 1 to {_NAME_BYTES_MAX} printable bytes")
     if max_frame_bytes < FRAME_BYTES_MIN:
         raise PeerError(
-            f"HELLO: the peer must accept frames of at least {FRAME_BYTES_MIN} bytes; it accepts {max_frame_bytes}"
+            f"HELLO: the peer must accept frames of up to {FRAME_BYTES_MIN} bytes; it accepts only up to {max_frame_bytes}"
         )
     return PeerIdentity(instance_id=instance_id, name=name, run_number=number, max_frame_bytes=max_frame_bytes)
 

@@ -115,7 +115,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         raise OptionError(f"queue: {queue!r} is a view; use the option view")
     columns, starting = given.get("columns"), given.get("starting", "earliest")
     if starting not in {"earliest", "latest"}:
-        raise OptionError(f"starting: expected earliest or latest, got {starting!r}")
+        raise OptionError(f"starting: expected 'earliest' or 'latest', got {starting!r}")
     return ReadOptions(
         folder=folder,
         name=view or queue or "",
