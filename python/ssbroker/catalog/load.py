@@ -78,7 +78,7 @@ def load_source(path: Path, *, now: datetime, options: ddl.ScriptOptions = ddl.S
         names = ", ".join(str(name) for name in sources if name is not None)
         raise InputError(
             f"{path}: the script connects to several instances with :connect ({names}); load it with Fleet.load, "
-            "or with `ssbroker lint`, `trace` or `compare`",
+            "or with `ssbroker lint`, `trace`, `stuck` or `compare`",
             value=str(path),
             expected="the script of a single instance",
         )

@@ -165,7 +165,7 @@ def _only_instance(servers: dict[str | None, ScriptTables], options: ScriptOptio
         names = ", ".join(str(one) for one in servers if one is not None)
         raise DdlError(
             f"the script connects to several instances with :connect ({names}); read the script with Fleet.load, "
-            "or with `ssbroker lint`, `trace` or `compare`"
+            "or with `ssbroker lint`, `trace`, `stuck` or `compare`"
         )
     if not options.collects:
         for line in script_notes.summary(tables.notes, about="routing"):

@@ -303,7 +303,9 @@ class InstanceScriptTarget:
         if name is None:
             users = ", ".join(one for one in self._transaction.names if one != MSDB_NAME)
             raise RefusalError(
-                f"no database is selected; use USE with one of: {users or '(the instance has no databases yet)'}"
+                f"no database is selected; use USE with one of: {users}"
+                if users
+                else "no database is selected, and the instance has no databases yet; create one with CREATE DATABASE"
             )
         return name
 
