@@ -223,7 +223,7 @@ class Job:
 
     @property
     def value(self) -> Any:
-        """The body of the first message: decoded if its message type is `application/json`, and bytes otherwise.
+        """The body of the first message: decoded if its message type is `application/json`, otherwise bytes, or None without a body.
 
         Raises:
             BrokerError: The job has no messages.

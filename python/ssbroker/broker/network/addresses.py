@@ -109,7 +109,7 @@ class DialFilter:
         return self._permits_everything or host in self._names or any(host.endswith(domain) for domain in self._domains)
 
     def permits_ip(self, host: str) -> bool:
-        """Returns whether an IP address may be dialled; False for a name."""
+        """Returns whether an IP address may be dialled; False for a name, unless everything may be dialled."""
         if self._permits_everything:
             return True
         ip = ip_of(host)
