@@ -1,4 +1,4 @@
-"""The system views as Arrow tables: SQL Server's views, with the same columns, and two views that only ssbroker has."""
+"""The system views as Arrow tables: SQL Server's views, with most of their columns, and two views that only ssbroker has."""
 
 from __future__ import annotations
 
