@@ -934,8 +934,8 @@ class Database:
             remote_service: The remote service of the conversations; None matches any.
 
         Raises:
-            BrokerError: The name already exists, another priority has the same criteria, or the contract or the local
-                service does not exist (15151).
+            BrokerError: The name already exists, another priority has the same criteria, the contract or the local
+                service does not exist (15151), or the level is out of range (9606).
             OptionError: An argument has an invalid type or value.
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
@@ -963,7 +963,7 @@ class Database:
             level: The priority level, from 1 (lowest) to 10 (highest).
 
         Raises:
-            BrokerError: The priority does not exist (15151).
+            BrokerError: The priority does not exist (15151), or the level is out of range (9606).
             OptionError: An argument has an invalid type or value.
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
@@ -1069,7 +1069,7 @@ class Database:
             password: The password that opens the key after the database is attached to another instance.
 
         Raises:
-            BrokerError: The database already has a master key (15578).
+            BrokerError: The database already has a master key (15578), or the password is empty (15118).
             OptionError: An argument has an invalid type or value.
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
@@ -1156,8 +1156,8 @@ class Database:
 
         Raises:
             BrokerError: The name or the certificate already exists (15232), the owner does not exist (15151), the certificate has no RSA
-                key of at least 2048 bits or does not match the private key (15208), or there is no master key to encrypt the private
-                key (15581).
+                key of at least 2048 bits or does not match the private key (15208), the validity of a created certificate ends before
+                it starts (15297), or there is no master key to encrypt the private key (15581).
             OptionError: An argument has an invalid type or value.
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
@@ -1402,7 +1402,7 @@ class Database:
             users: The names of the users.
 
         Raises:
-            BrokerError: The service or a user does not exist (15151).
+            BrokerError: The service or a user does not exist, or a user is `dbo` (15151).
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:

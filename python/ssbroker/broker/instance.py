@@ -283,9 +283,9 @@ class Instance:
             The database.
 
         Raises:
-            BrokerError: The name already exists (1801) or is not valid (102), or the file already exists (5170).
+            BrokerError: The name already exists (1801) or is not valid, or the file already exists (5170).
             StorageError: The file cannot be written.
-            OptionError: An argument has an invalid type or value.
+            OptionError: `exist_ok` is not a bool.
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 
         Examples:

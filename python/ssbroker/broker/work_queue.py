@@ -131,7 +131,7 @@ class WorkQueue:
 
         Raises:
             SchemaError: Without a codec, `body` is not bytes; or `transaction` is not a `Transaction`.
-            OptionError: `body` cannot be encoded, or `transaction` belongs to another database.
+            OptionError: `body` cannot be encoded, `codec` or `at` is not valid, or `transaction` belongs to another database.
             LockTimeoutError: `transaction` is None, and other writers held the database file for longer than
                 `lock_timeout`, or this thread is in the block of a transaction of the same database; pass that
                 transaction.
@@ -187,7 +187,7 @@ class WorkQueue:
 
         Raises:
             SchemaError: Without a codec, `body` is not bytes; or `transaction` is not a `Transaction`.
-            OptionError: `body` cannot be encoded, or `transaction` belongs to another database.
+            OptionError: `body` cannot be encoded, `codec` or `at` is not valid, or `transaction` belongs to another database.
             LockTimeoutError: As for `put`.
             BrokerError: The message cannot be sent; see its `number`.
 
