@@ -1156,8 +1156,8 @@ class Database:
 
         Raises:
             BrokerError: The name or the certificate already exists (15232), the owner does not exist (15151), the certificate has no RSA
-                key of at least 2048 bits or does not match the private key (15208), the validity of a created certificate ends before
-                it starts (15297), or there is no master key to encrypt the private key (15581).
+                key of at least 2048 bits or does not match the private key (15208), a created certificate cannot have this
+                subject or period of validity (15297), or there is no master key to encrypt the private key (15581).
             OptionError: An argument has an invalid type or value.
             LockTimeoutError: Another transaction held the write lock for longer than `lock_timeout`.
 

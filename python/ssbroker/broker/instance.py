@@ -553,7 +553,7 @@ class Instance:
             The rows, with SQL Server's columns. Views whose scope is a database, and queues, have `database` as an additional first column.
 
         Raises:
-            InputError: The view or queue does not exist.
+            InputError: The view or queue does not exist, or `database` is passed for a view of the instance.
             UnknownDatabaseError: The database does not exist.
 
         Examples:
@@ -690,6 +690,7 @@ class Instance:
 
         Raises:
             OptionError: `function` is not callable.
+            BrokerError: `name` is not a valid name (208).
 
         Examples:
             >>> import tempfile

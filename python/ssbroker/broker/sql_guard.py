@@ -106,7 +106,7 @@ class ConnectionGuard:
         version = _VERSION_STATEMENT.match(sql)
         if version is not None:
             raise BrokerError(
-                f"PRAGMA {version['name'].lower()} cannot be set, because ssbroker uses it for its own tables; "
+                f"PRAGMA {version['name'].lower()} cannot be set, because ssbroker uses it; "
                 "keep the version of your tables in a table"
             )
         table = None

@@ -74,7 +74,8 @@ def reachability(
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is not a datetime with a time zone, or `services` is not a sequence of strings.
+        OptionError: `at` is not a datetime with a time zone, `services` is not a sequence of strings, or `pending_request` is
+            unknown.
 
     Examples:
         >>> import pyarrow as pa

@@ -60,7 +60,7 @@ def reachability_changes(
 
     Raises:
         SchemaError: `before` or `after` is neither a fleet nor a catalog.
-        OptionError: A time is not a datetime with a time zone.
+        OptionError: A time is not a datetime with a time zone, or `pending_request` is unknown.
 
     Examples:
         >>> import pyarrow as pa

@@ -57,7 +57,7 @@ def loops(
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is not a datetime with a time zone.
+        OptionError: `at` is not a datetime with a time zone, or `pending_request` is unknown.
 
     Examples:
         >>> import pyarrow as pa

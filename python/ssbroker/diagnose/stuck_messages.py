@@ -88,7 +88,7 @@ def stuck(
         SchemaError: A column is missing or has an unsupported type, or `fleet` is neither a fleet nor a catalog.
         UnknownDatabaseError: The instance or a database does not exist, or the instance must be specified.
         InputError: A value is invalid; the error names column, row and value.
-        OptionError: `at` is not a datetime with a time zone.
+        OptionError: `at` is not a datetime with a time zone, or `pending_request` is unknown.
 
     Examples:
         >>> import pyarrow as pa

@@ -312,7 +312,8 @@ def trace(
         UnknownDatabaseError: The instance or database does not exist, or must be specified.
         SchemaError: `fleet` is neither a fleet nor a catalog, or `to_service_name` is not a str.
         InvalidGuidError: An id is not a valid GUID.
-        OptionError: `at` is not a datetime with a time zone, or the database does not have `from_service_name`, although its services are known.
+        OptionError: `at` is not a datetime with a time zone, `pending_request` is unknown, or the database does not have `from_service_name`,
+            although its services are known.
 
     Examples:
         >>> import pyarrow as pa

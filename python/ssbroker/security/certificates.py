@@ -195,7 +195,7 @@ class Validity:
         not_after: The end, in UTC.
 
     Raises:
-        OptionError: The period ends before it begins, or begins before 1950, which certificates cannot express.
+        OptionError: The period does not end after it begins, or begins before 1950, which certificates cannot express.
     """
 
     not_before: datetime

@@ -198,7 +198,7 @@ def _by_position(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _take_rows(batches: Sequence[pa.RecordBatch], firsts: Sequence[int], numbers: Sequence[int]) -> pa.Table:
-    """Returns the rows with these numbers, in this order."""
+    """Returns the rows at these indices of all batches together, in this order."""
     ascending = sorted(range(len(numbers)), key=numbers.__getitem__)
     pieces = []
     for index, group in itertools.groupby(ascending, key=lambda at: bisect.bisect_right(firsts, numbers[at]) - 1):

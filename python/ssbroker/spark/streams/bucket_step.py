@@ -72,7 +72,7 @@ def update_waiting(
 
 
 def _with_times(before: pa.Table | None, pending: pa.Table, *, now_us: int) -> pa.Table:
-    """Returns the pending messages with their times; messages that were already pending and have got no fragments keep their times."""
+    """Returns the pending messages with the times since which each message has waited and at which it last received a fragment."""
     now = repeat(now_us, pa.int64(), pending.num_rows)
     if before is None or not pending.num_rows:
         return with_column(with_column(pending, WAITING_SINCE, now), LAST_GROWTH, now)
