@@ -30,7 +30,6 @@ from ssbroker.cli.options import (
     LenientCatalogOption,
     PendingRequestOption,
     ProgressOption,
-    TieBreakOption,
     VariableOption,
     parse_script_options,
     parse_time,
@@ -38,6 +37,7 @@ from ssbroker.cli.options import (
 from ssbroker.cli.output_paths import refuse_overwriting
 from ssbroker.cli.terminal import FittedTable, cell, print_prose, ruled_table
 from ssbroker.exceptions import InputError, SchemaError
+from ssbroker.router import TieBreak
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +82,13 @@ def compare(
             metavar="TIME", help="Time at which the routes of BEFORE are checked for expiry. Default: the time of --at."
         ),
     ] = None,
-    tie_break: TieBreakOption = "hash",
+    tie_break: Annotated[
+        TieBreak,
+        typer.Option(
+            metavar="HOW",
+            help="How to choose among equal candidates for --conversations: by a hash of the conversation id (hash), or by route id (first).",
+        ),
+    ] = "hash",
     pending_request: PendingRequestOption = "continue",
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as a JSON object.")] = False,
     html: HtmlOption = None,
