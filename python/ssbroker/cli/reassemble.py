@@ -108,29 +108,39 @@ def reassemble(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Maximum memory for pending messages, in bytes or with a unit; half of it is for conversations without a complete message. Default: a quarter of the memory of the machine or container, at least 256MiB.",
+            help="Maximum memory for pending messages, in bytes or with a unit; half of it is for conversations without a complete message. Default: a quarter of the memory of the machine or container, at least 256MiB; with --spark, for each task, 1GiB, or four times --max-message-bytes if that is more.",
             **_LIMIT_OPTION,
         ),
     ] = None,
     max_pending_messages: Annotated[
         str | None,
-        typer.Option(metavar="COUNT", help="Maximum number of pending messages. Default: none.", **_LIMIT_OPTION),
+        typer.Option(
+            metavar="COUNT",
+            help="Maximum number of pending messages. Default: none. Not with --spark.",
+            **_LIMIT_OPTION,
+        ),
     ] = None,
     max_message_bytes: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Maximum size of a message, in bytes or with a unit. Default: 1GiB.", **_LIMIT_OPTION
+            metavar="SIZE",
+            help="Maximum size of a message, in bytes or with a unit. Default: 1GiB; with --spark, 256MiB.",
+            **_LIMIT_OPTION,
         ),
     ] = None,
     max_fragments_per_message: Annotated[
         str | None,
-        typer.Option(metavar="COUNT", help="Maximum number of fragments of a message. Default: none.", **_LIMIT_OPTION),
+        typer.Option(
+            metavar="COUNT",
+            help="Maximum number of fragments of a message. Default: none; with --spark, 1048576.",
+            **_LIMIT_OPTION,
+        ),
     ] = None,
     max_sequence_distance: Annotated[
         str | None,
         typer.Option(
             metavar="COUNT",
-            help="Maximum distance in sequence numbers from the first missing message. Default: none.",
+            help="Maximum distance in sequence numbers from the first missing message. Default: none. Not with --spark.",
             **_LIMIT_OPTION,
         ),
     ] = None,
