@@ -108,7 +108,7 @@ def reassemble(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Maximum memory for pending messages, in bytes or with a unit; half of it is for conversations without a complete message. Default: a quarter of the memory of the machine or container, at least 256MiB; with --spark, for each task, 1GiB, or four times --max-message-bytes if that is more.",
+            help="Maximum memory for pending messages, in bytes or with a unit; half of it is for conversations without a complete message. Default: a quarter of the memory of the machine or container, at least 256MiB; with --spark, for each task, 1GiB, or four times --max-message-bytes if that is more, also for 'none'.",
             **_LIMIT_OPTION,
         ),
     ] = None,
@@ -124,7 +124,7 @@ def reassemble(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Maximum size of a message, in bytes or with a unit. Default: 1GiB; with --spark, 256MiB.",
+            help="Maximum size of a message, in bytes or with a unit. Default: 1GiB; with --spark, 256MiB. Cannot be 'none'.",
             **_LIMIT_OPTION,
         ),
     ] = None,
