@@ -12,6 +12,7 @@ import pytest
 from ssbroker.broker import due_work, local_delivery
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import ConversationEvent, ConversationStep, Event
 from ssbroker.store import conversation_endpoints
 from ssbroker.store.sqlite import Connection
@@ -270,7 +271,41 @@ def test_a_late_retry_after_a_restart_is_a_duplicate(
     with Instance.open(instance.folder, clock=clock, background=False) as opened:
         opened.run_due()
         assert received(opened.database("Stock")) == []
-        assert states(opened.database("Stock")) == states(opened.database("Sales")) == []
+        assert (states(opened.database("Sales")), states(opened.database("Stock"))) == ([], ["CD"])
+        clock.advance(seconds=30 * 60)
+        opened.run_due()
+        assert states(opened.database("Stock")) == []
+
+
+@pytest.mark.rule("P11", "P18")
+def test_a_closed_endpoint_is_kept_while_duplicates_arrive(
+    instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of the sender cannot be written for an hour, so the sender delivers its messages again and again."""
+
+    def is_read_only(*_args: object, **_named: object) -> None:
+        raise StorageError("the disk is full", file="Sales.sqlite")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local_delivery, "acknowledge", is_read_only)
+        with sales.transaction() as t:
+            dialog = t.begin_dialog(SHOP, STOCK)
+            t.send(dialog, b"one")
+            t.end_conversation(dialog)
+        assert received_types(stock) == ["DEFAULT", "EndDialog"]
+        with stock.transaction() as t:
+            (endpoint,) = instance.view("sys.conversation_endpoints", database="Stock").to_pylist()
+            t.end_conversation(endpoint["conversation_handle"])
+        for _ in range(60):
+            clock.advance(seconds=72)
+            instance.run_due()
+            assert (received(stock), states(stock)) == ([], ["CD"])
+    clock.advance(seconds=72)
+    instance.run_due()
+    assert (waiting(sales), states(sales)) == ([], [])
+    clock.advance(seconds=30 * 60)
+    instance.run_due()
+    assert states(stock) == []
 
 
 @pytest.mark.rule("I2")

@@ -132,6 +132,18 @@ def test_a_duplicate_is_acknowledged_immediately_and_not_received(engine: Engine
     assert both.b.queue(both.incoming) == [b"first", b"one"]
 
 
+@pytest.mark.rule("P18")
+def test_duplicates_are_reported_to_the_storage(engine: EngineFactory) -> None:
+    """The storage keeps a closed endpoint while duplicates arrive."""
+    both = established_pair(engine)
+    both.a.send(both.outgoing, b"one")
+    rows = both.a.rows(20 * SECOND)
+    assert both.b.receive_and_commit(rows, 20 * SECOND).repeated == set()
+    assert both.b.receive_and_commit(rows, 21 * SECOND).repeated == {both.incoming}
+    both.restart(both.b)
+    assert both.b.receive_and_commit(rows, 22 * SECOND).repeated == {both.incoming}
+
+
 @pytest.mark.rule("P23", "P21")
 def test_only_a_damaged_fragment_is_sent_again(engine: EngineFactory) -> None:
     """It is reported and not acknowledged."""

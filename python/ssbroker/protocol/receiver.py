@@ -60,11 +60,17 @@ class DueAcknowledgement:
         fragments: The number of fragments received.
         bytes: The number of bytes received.
         is_immediate: Whether the sender waits for the acknowledgement, or has retransmitted fragments (P18).
+        is_repeated: Whether fragments had arrived before.
     """
 
     fragments: int = 0
     bytes: int = 0
     is_immediate: bool = False
+    is_repeated: bool = False
+
+    def add_duplicate(self) -> None:
+        """Adds a fragment that had arrived before."""
+        self.is_immediate = self.is_repeated = True
 
 
 @dataclass(slots=True)
@@ -184,7 +190,7 @@ class BatchReceiver:
             dialog = dialogs[part.incoming.key]
             owed = result.due_acknowledgements.setdefault(dialog.key, DueAcknowledgement())
             if reason == "duplicate":
-                owed.is_immediate = True
+                owed.add_duplicate()
             elif reason in _CORRUPT:
                 self._emit_corrupted(dialog, part, "the content does not match its signature", now, peer)
             else:
@@ -274,7 +280,7 @@ def _new_fragments(
         owed = owed_of.setdefault(dialog.key, DueAcknowledgement())
         place = (dialog.key, row.sequence, row.fragment)
         if row.sequence < incoming.next or (row.sequence, row.fragment) in incoming.ranges or place in seen:
-            owed.is_immediate = True
+            owed.add_duplicate()
             continue
         owed.is_immediate |= row.to_broker is None
         seen.add(place)
@@ -418,6 +424,7 @@ class ReceivePlanner:
             lost_by_peer=tuple(key for key, each in acknowledged.items() if _has_lost_messages(known[key], each)),
             runs=tuple(each.run for each in fast.runs),
             too_large=frozenset(received.too_large),
+            repeated=frozenset(key for key, owed in received.due_acknowledgements.items() if owed.is_repeated),
         )
 
 

@@ -215,6 +215,16 @@ def set_closed(connection: Connection, endpoint_id: int, *, state: str, until: i
     connection.execute(_SET_CLOSED, (state, until, endpoint_id))
 
 
+def extend_closed(connection: Connection, sides: Iterable[tuple[bytes, bool]], *, until: int, below: int) -> None:
+    """Keeps closed endpoints until a later time if they would otherwise be removed before `below`; ignores other endpoints."""
+    connection.executemany(_EXTEND_CLOSED, ((until, *side, below) for side in sides))
+
+
+def has_closed(connection: Connection, sides: Iterable[tuple[bytes, bool]], *, below: int) -> bool:
+    """Returns whether any of the given endpoints is closed and would be removed before `below`."""
+    return bool(list(connection.executemany(_CLOSED_BELOW, ((*side, below) for side in sides))))
+
+
 def bind(connection: Connection, endpoint_id: int, *, far_broker_instance: bytes) -> None:
     """Binds the conversation to the broker id of the database that received its first message, and deletes its session key.
 
@@ -277,6 +287,12 @@ _HIDE_LIKE_GROUP: Final = f"""
 _SET_CLOSED: Final = """
     UPDATE ssb_conversation_endpoints SET state = ?, security_timestamp = ?, dialog_timer = NULL, transmission_status = ''
     WHERE endpoint_id = ?"""
+_EXTEND_CLOSED: Final = f"""
+    UPDATE ssb_conversation_endpoints SET security_timestamp = ?
+    WHERE conversation_id = ? AND is_initiator = ? AND state = '{CLOSED}' AND security_timestamp < ?"""  # noqa: S608
+_CLOSED_BELOW: Final = f"""
+    SELECT 1 FROM ssb_conversation_endpoints
+    WHERE conversation_id = ? AND is_initiator = ? AND state = '{CLOSED}' AND security_timestamp < ?"""  # noqa: S608
 _BIND: Final = """
     UPDATE ssb_conversation_endpoints SET far_broker_instance = ?, is_bound = 1, session_key = NULL, transmission_status = ''
     WHERE endpoint_id = ?"""

@@ -115,6 +115,8 @@ class EndpointRecord:
 class MemoryDialogStorage:
     """Dialog storage in memory. A call of `commit` takes the place of a transaction; uncommitted changes are not visible.
 
+    Endpoints are never removed, so `BatchChanges.repeated` has no effect.
+
     Args:
         broker_instance: The broker id of the database, 16 bytes.
         refuses: Called with the message type and body; returns why a message is refused, or None. By default, no message is refused.

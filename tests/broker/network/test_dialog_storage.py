@@ -79,6 +79,34 @@ def test_closed_ends_acknowledge_duplicates_for_30_minutes(engines: Pair) -> Non
     assert states(engines, shop) == (None, None)
 
 
+@pytest.mark.rule("P11", "P18")
+def test_a_closed_endpoint_is_kept_while_duplicates_arrive(engines: Pair) -> None:
+    """Otherwise the messages would be received again; duplicates in the first five minutes write nothing."""
+    shop = engines.begin(b"two chairs")
+    engines.exchange()
+    end(engines.shop.database, shop)
+    sent = engines.shop.rows()
+    engines.stock.receive_rows(sent)
+    (handle,) = {row["conversation_handle"] for row in drain(engines.stock.database, ORDERS)}
+    end(engines.stock.database, uuid.UUID(bytes=handle))
+    key = (engines.shop.key(shop)[0], False)
+    removal_times: list[int | None] = []
+    for _ in range(20):
+        engines.clock.advance(seconds=4 * MINUTE)
+        engines.stock.instance.run_due()
+        engines.stock.dialogs.flush(now=engines.stock.now)
+        engines.stock.receive_rows(sent)
+        engines.stock.rows()
+        row = engines.stock.endpoint_row(key)
+        assert row is not None
+        removal_times.append(row.security_timestamp)
+    assert len(set(removal_times)) == 11, "every second duplicate has renewed the endpoint"
+    assert drain(engines.stock.database, ORDERS) == []
+    engines.clock.advance(seconds=30 * MINUTE)
+    engines.stock.instance.run_due()
+    assert engines.stock.endpoint_row(key) is None
+
+
 def test_a_new_endpoint_has_all_its_columns(engines: Pair) -> None:
     engines.stock.database.create_broker_priority("Trade", level=8)
     shop = engines.begin(b"two chairs", lifetime=600)

@@ -59,6 +59,28 @@ def test_the_answer_is_delivered_and_both_ends_close(shop_and_bank: ShopAndBank)
     assert (states(shop_and_bank.sales), states(shop_and_bank.stock)) == (["CD"], ["CD"])
 
 
+@pytest.mark.rule("P11", "P18")
+def test_a_closed_conversation_without_a_return_route_is_received_once(shop_and_bank: ShopAndBank) -> None:
+    """The shop sends its messages again for as long as nothing acknowledges them."""
+    shop_and_bank.stock.drop_route("Back")
+    dialog = shop_and_bank.send(b"two chairs", broker_instance=shop_and_bank.stock.service_broker_guid)
+    with shop_and_bank.sales.transaction() as t:
+        t.end_conversation(dialog)
+    shop_and_bank.network.settle()
+    (handle,) = instance_of(shop_and_bank.stock).view("sys.conversation_endpoints")["conversation_handle"].to_pylist()
+    assert shop_and_bank.receive_orders() == [b"two chairs", b""]
+    with shop_and_bank.stock.transaction() as t:
+        t.end_conversation(handle or b"")
+    for _ in range(80):
+        shop_and_bank.network.settle(seconds=60)
+        shop_and_bank.bank.run_due()
+        assert (shop_and_bank.receive_orders(), states(shop_and_bank.stock)) == ([], ["CD"])
+    shop_and_bank.stock.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
+    shop_and_bank.network.settle(seconds=80)
+    shop_and_bank.network.settle(seconds=2)
+    assert waiting(shop_and_bank.sales) == []
+
+
 @pytest.mark.rule("P13")
 def test_large_and_small_messages_arrive_in_order(shop_and_bank: ShopAndBank) -> None:
     bodies = [b"a" * 300_000, b"small", b"b" * 100_000, *(b"%d" % number for number in range(500))]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -127,6 +128,12 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
         return iter(kept)
 
     patch.setattr(receiver, "_new_fragments", no_answer)
+
+
+def duplicates_do_not_renew_closed_endpoints(patch: pytest.MonkeyPatch) -> None:
+    """P11, P18: a closed endpoint is removed while its peer still sends duplicates, which are then received again."""
+    plan = ReceivePlanner._changes
+    patch.setattr(ReceivePlanner, "_changes", staticmethod(lambda *given: replace(plan(*given), repeated=frozenset())))
 
 
 def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:

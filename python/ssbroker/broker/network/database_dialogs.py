@@ -181,15 +181,14 @@ class DatabaseDialogs:
         After an error, nothing has changed.
         """
         changes = self.engine.receive(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
-        if not changes.is_empty:
-            try:
-                self.storage.commit(changes, lock_timeout=lock_timeout)
-            except BaseException as error:
-                self.engine.undo(changes)
-                if isinstance(error, StalePlanError):
-                    self.engine.forget(error.keys)
-                    self.engine.notify_queued(error.keys)
-                raise
+        try:
+            self.storage.commit(changes, lock_timeout=lock_timeout)
+        except BaseException as error:
+            self.engine.undo(changes)
+            if isinstance(error, StalePlanError):
+                self.engine.forget(error.keys)
+                self.engine.notify_queued(error.keys)
+            raise
         self.engine.confirm(changes, now=now)
         for endpoint in changes.bound:
             self.next_hops.forget([endpoint.key])

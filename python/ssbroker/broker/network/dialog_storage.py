@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.acceptance import accept_any_body, complete_target, need_no_validation, refused_messages
+from ssbroker.broker.dialogs.endpoint_end import RENEWED_BELOW
 from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError
 from ssbroker.broker.unit_of_work import database_transaction
@@ -135,13 +136,21 @@ class SqliteDialogStorage:
         The changes are durable after `sync`, which must be called before anything is sent that depends on them. Raises
         `StalePlanError` if the state on which the plan was based has changed. After an error, nothing has changed.
         """
-        if changes.is_empty:
+        if changes.is_empty and not self._extends_closed(changes):
             return
         with database_transaction(self._database, lock_timeout=lock_timeout, is_durable=False) as work:
             if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
                 raise StalePlanError(is_database_changed=True)
             InboundWriter(work, changes).write()
             self._is_unsynced = True
+
+    def _extends_closed(self, changes: BatchChanges) -> bool:
+        """Returns whether duplicates have arrived for a closed endpoint that must be kept longer."""
+        if not changes.repeated:
+            return False
+        below = self._database.instance.microseconds() + RENEWED_BELOW
+        with self._database.file.read() as connection:
+            return conversation_endpoints.has_closed(connection, changes.repeated, below=below)
 
     def sync(self) -> None:
         """See `DialogStorage`. This is fast if a receiver in this process has committed since, because that commit has synced the log."""

@@ -16,6 +16,7 @@ from ssbroker.broker.dialogs.arrival import (
     enqueue_runs,
 )
 from ssbroker.broker.dialogs.dialog_lifecycle import end_after_data_loss
+from ssbroker.broker.dialogs.endpoint_end import keep_closed
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, queue_of
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage
 from ssbroker.broker.dialogs.send import apply_outcome, end_with_broker_error
@@ -73,6 +74,7 @@ class InboundWriter:
         self._store_fragments(received)
         self._acknowledge()
         self._end_failed()
+        keep_closed(self._work, changes.repeated)
 
     def _keys(self) -> set[EndpointKey]:
         changes = self._changes
