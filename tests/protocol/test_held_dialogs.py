@@ -95,6 +95,41 @@ def test_a_held_dialog_stays_in_memory_while_it_has_something_to_send(holding: H
     assert both.b.dialogs.flush(now=60 * SECOND) == 1
 
 
+@pytest.mark.rule("P18", "P32")
+def test_a_held_acknowledgement_leaves_memory_after_five_minutes(holding: Holding) -> None:
+    """A peer to which no route leads could otherwise fill the memory; its next duplicate is acknowledged."""
+    both = holding.pair
+    both.a.send(both.outgoing, b"order")
+    rows = both.a.rows(20 * SECOND)
+    holding.closed_hops.add(BANK)
+    both.b.receive_and_commit(rows, 20 * SECOND)
+    assert both.b.rows(22 * SECOND) == []
+    assert both.b.dialogs.flush(now=310 * SECOND) == 0
+    assert both.b.dialogs.flush(now=330 * SECOND) == 1
+    assert not both.b.dialogs.is_loaded(both.incoming)
+    assert both.b.rows(331 * SECOND) == []
+    assert not both.b.dialogs.is_loaded(both.incoming)
+    both.b.receive_and_commit(rows, 340 * SECOND)
+    holding.closed_hops.clear()
+    assert [row["acked_sequence_number"] for row in both.b.rows(340 * SECOND)] == [1]
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_held_dialog_stays_in_memory_while_its_messages_are_reported(holding: Holding, *, is_loaded: bool) -> None:
+    """Delivery reports waiting messages again at the intervals of P17."""
+    both = holding.pair
+    if not is_loaded:
+        both.a.dialogs.flush(now=50 * SECOND)
+    holding.closed_hops.add(BANK)
+    both.a.send(both.outgoing, b"held")
+    for minute in range(1, 12):
+        assert both.a.rows(minute * 60 * SECOND) == []
+        both.a.dialogs.notify_queued([both.outgoing])
+        assert both.a.dialogs.flush(now=minute * 60 * SECOND) == 0
+    holding.closed_hops.clear()
+    assert numbers(both.a.rows(660 * SECOND)) == [(1, 0)]
+
+
 def test_closing_and_opening_a_next_hop_schedules_nothing(holding: Holding) -> None:
     """Otherwise, an outbox that is often full would fill the memory."""
     both = holding.pair

@@ -31,7 +31,9 @@ from ssbroker.protocol.storage import BatchChanges, DialogStorage, EndpointKey, 
 from ssbroker.protocol.transmission import Flight, Transmission, pack_transmission, unpack_transmission
 
 IDLE_AFTER: Final = 10 * SECOND
-"""An endpoint is removed from memory after this time without a change."""
+"""An endpoint that has nothing to send is removed from memory after this time without a change."""
+HELD_AFTER: Final = 300 * SECOND
+"""An endpoint whose next hop is closed is removed from memory after this time without a change or a notification of messages."""
 _DEFAULT_PRIORITY: Final = 5
 
 
@@ -61,8 +63,8 @@ class DialogCache:
         self._honor_priority = honor_priority
         self.ready: Final = ReadyDialogs(closed_hops)
         self._timers: list[tuple[int, bytes, bool]] = []
-        # Endpoints that may have something to send but are not loaded yet.
-        self._unloaded: dict[EndpointKey, None] = {}
+        # Endpoints that may have something to send but are not loaded yet, and when they were notified of it.
+        self._unloaded: dict[EndpointKey, int] = {}
         # Removed endpoints: their rows in the work table are outdated.
         self._stale_saved: set[EndpointKey] = set()
         # Endpoints whose transmission objects have been clean since they were loaded; and the number of objects that
@@ -119,20 +121,26 @@ class DialogCache:
         for dialog in dialogs:
             self.mark_ready(dialog)
 
-    def mark_keys_ready(self, keys: Iterable[EndpointKey]) -> None:
+    def mark_keys_ready(self, keys: Iterable[EndpointKey], now: int) -> None:
         """Records that endpoints may have something to send; endpoints that are not in memory are loaded when they get a turn."""
         for key in keys:
             if key in self.loaded:
-                self.mark_ready(self.loaded[key])
+                self._use(self.loaded[key], now)
             else:
-                self._unloaded[key] = None
+                self._unloaded[key] = now
 
     def take_ready(self) -> Iterator[Dialog]:
         """Removes and yields the ready dialogs whose next hop is open, the highest priority first."""
         if self._unloaded:
-            self.mark_all_ready(self.load(self._unloaded).values())  # kept until loading succeeds
+            for key, dialog in self.load(self._unloaded).items():  # kept until loading succeeds
+                self._use(dialog, self._unloaded[key])
             self._unloaded.clear()
         return self.ready.take(lambda key: self.loaded.get(key) or self.load([key]).get(key))
+
+    def _use(self, dialog: Dialog, now: int) -> None:
+        """Records that messages of a dialog were queued."""
+        dialog.transmission.last_used = max(dialog.transmission.last_used, now)
+        self.mark_ready(dialog)
 
     def restore(self, turns: Iterable[tuple[Dialog, list[Flight]]], owing: Iterable[Dialog], now: int) -> None:
         """Makes dialogs ready again after a read error ended their turns.
@@ -186,12 +194,16 @@ class DialogCache:
             raise
 
     def find_idle(self, now: int) -> list[Dialog]:
-        """Returns the dialogs without recent activity that have nothing to send or acknowledge."""
+        """Returns the dialogs without recent activity that have nothing to send or acknowledge, or whose next hop is closed.
+
+        The acknowledgement of the latter is lost; the next duplicate causes it again.
+        """
         ready = self.ready.keys()
         return [
             dialog
             for key, dialog in self.loaded.items()
-            if dialog.transmission.last_used + IDLE_AFTER <= now and dialog.ack_due is None and key not in ready
+            if (dialog.transmission.last_used + IDLE_AFTER <= now and dialog.ack_due is None and key not in ready)
+            or (dialog.transmission.last_used + HELD_AFTER <= now and self.ready.is_held(key))
         ]
 
     def evict(self, dialogs: Sequence[Dialog]) -> None:
@@ -208,6 +220,7 @@ class DialogCache:
         for dialog in dialogs:
             del self.loaded[dialog.key]
             self._clean.discard(dialog.key)
+            self.ready.discard(dialog.key)
 
     def remove(self, keys: Iterable[EndpointKey]) -> list[Dialog]:
         """Removes deleted endpoints; returns those that were in memory."""
@@ -475,11 +488,14 @@ class DialogEngine:
         return len(idle)
 
     def notify_queued(self, keys: Iterable[EndpointKey]) -> None:
-        """Records that endpoints have committed messages to send. After a restart, call this for all such endpoints."""
+        """Records that endpoints have committed messages to send.
+
+        Call this for all such endpoints after a restart, and again within `HELD_AFTER` while their next hop is closed.
+        """
         keys = list(keys)
         for dialog in [self._cache.loaded[key] for key in keys if key in self._cache.loaded]:
             dialog.is_drained, dialog.has_new_messages = False, True
-        self._cache.mark_keys_ready(keys)
+        self._cache.mark_keys_ready(keys, self._clock.latest)
 
     def assign(self, key: EndpointKey, next_hop: Hashable) -> None:
         """Assigns an endpoint to a next hop (None: unknown), so that the endpoint sends nothing while the next hop is closed."""

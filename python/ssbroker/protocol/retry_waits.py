@@ -57,6 +57,8 @@ class MonotonicClock:
         >>> clock = MonotonicClock()
         >>> clock.monotonic(1000), clock.monotonic(400), clock.monotonic(500), clock.wall_time(1100)
         (1000, 1000, 1100, 500)
+        >>> clock.latest
+        1100
     """
 
     __slots__ = ("_last", "_set_back")
@@ -71,6 +73,11 @@ class MonotonicClock:
             self._set_back += self._last - now
         self._last = now
         return now + self._set_back
+
+    @property
+    def latest(self) -> int:
+        """The monotonic time of the last wall-clock time; 0 if there was none."""
+        return 0 if self._last is None else self._last + self._set_back
 
     def wall_time(self, monotonic: int) -> int:
         """Returns the wall-clock time of a monotonic time, assuming that the wall clock is not adjusted again."""

@@ -41,6 +41,22 @@ def make_unreachable_for_long(shop_and_bank: ShopAndBank, name: str) -> None:
     pass_time(shop_and_bank, LONGEST_WAIT)
 
 
+@pytest.mark.rule("P32")
+def test_dialogs_without_a_return_route_leave_memory(shop_and_bank: ShopAndBank) -> None:
+    """Within six minutes after the last duplicate, although each dialog owes an acknowledgement."""
+    shop_and_bank.stock.drop_route("Back")
+    dialog = shop_and_bank.send(b"two chairs")
+    pass_time(shop_and_bank, 30)
+    assert shop_and_bank.receive_orders() == [b"two chairs"]
+    with shop_and_bank.sales.transaction() as t:
+        t.end_conversation(dialog, cleanup=True)
+    dialogs = shop_and_bank.network.servers["bank"].exchange._dialogs.by_name("Stock")
+    assert dialogs is not None
+    assert len(dialogs.engine._cache.loaded) == 1
+    pass_time(shop_and_bank, 320)
+    assert len(dialogs.engine._cache.loaded) == len(dialogs.engine._cache.ready.keys()) == 0
+
+
 @pytest.mark.rule("R54", "P16")
 def test_a_target_with_acknowledgements_queries_the_principal(shop_and_bank: ShopAndBank) -> None:
     """The target has nothing in its transmission queue."""
