@@ -80,6 +80,26 @@ def test_writes_for_an_unstable_peer_take_a_twentieth_of_the_time(
     assert statuses(shop_and_bank.sales) == {"9754"}
 
 
+def test_a_clock_that_is_set_forward_during_a_write_stops_no_later_writes(
+    shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write appears to take an hour."""
+    write_statuses = delivery.write_statuses
+
+    def sets_the_clock(*given: Any, **options: Any) -> None:
+        shop_and_bank.network.clock.advance(seconds=3600)
+        write_statuses(*given, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(conversations_in_transit, "write_statuses", sets_the_clock)
+        fail_connection(shop_and_bank)
+    assert statuses(shop_and_bank.sales) == {"9754"}
+    shop_and_bank.network.pipe("shop").receiver.connected(BANK, PEER)
+    shop_and_bank.network.clock.advance(seconds=10)
+    shop_and_bank.network.servers["shop"].exchange.turn()
+    assert statuses(shop_and_bank.sales) != {"9754"}
+
+
 def test_only_some_of_many_conversations_are_written_per_turn(
     shop_and_bank: ShopAndBank, written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

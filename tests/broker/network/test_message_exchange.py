@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ssbroker._arguments import epoch_microseconds
+from ssbroker.broker.commit_signals import CommitSignals
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.live_routes import LiveRoutes
@@ -336,6 +337,35 @@ def test_the_serving_process_sends_messages_of_other_processes(shop_and_bank: Sh
         t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"from elsewhere")
     assert statuses(shop_and_bank.sales) == {""}, "the process that serves the instance sends it"
     shop_and_bank.network.settle(seconds=1)
+    assert shop_and_bank.receive_orders() == [b"from elsewhere"]
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_a_clock_that_is_set_forward_during_a_poll_delays_no_later_polls(
+    shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch, *, is_announced: bool
+) -> None:
+    """The poll appears to take an hour; the next one finds the messages of other processes, announced or not."""
+    newly_waiting = database_dialogs.DialogRegistry.newly_waiting
+
+    def sets_the_clock(*given: Any) -> Any:
+        shop_and_bank.network.clock.advance(seconds=3600)
+        return newly_waiting(*given)
+
+    shop_and_bank.network.settle()
+    shop_and_bank.network.clock.advance(seconds=10)
+    with monkeypatch.context() as patched:
+        patched.setattr(database_dialogs.DialogRegistry, "newly_waiting", sets_the_clock)
+        shop_and_bank.network.servers["shop"].exchange.turn()
+    with (
+        Instance.open(shop_and_bank.shop.folder, clock=shop_and_bank.network.clock, background=False) as other,
+        other.database("Sales").transaction() as t,
+        monkeypatch.context() as patched,
+    ):
+        if not is_announced:
+            patched.setattr(CommitSignals, "notify", lambda *_: None)
+        t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"from elsewhere")
+    for _ in range(2):
+        shop_and_bank.network.settle(seconds=10)
     assert shop_and_bank.receive_orders() == [b"from elsewhere"]
 
 

@@ -262,7 +262,9 @@ class ConversationsInTransit:
 UPDATES_MAX: Final = 1000
 """The maximum number of statuses to write at a time; nothing is sent while they are written."""
 PAUSE_FACTOR: Final = 20
-"""The pause after writing is at least this many times as long as the writing took, so that an unstable peer costs little."""
+"""The pause after writing is this many times as long as the writing took, so that an unstable peer costs little."""
+PAUSE_MAX: Final = 10 * SECOND
+"""The longest pause: if the clock is set forward during the work before the pause, the work seems to have taken long."""
 
 
 class StatusWriter:
@@ -293,7 +295,8 @@ class StatusWriter:
         updates = self._in_transit.updates(self._addresses, max_updates=UPDATES_MAX, now=now)
         is_written = self._write(updates)
         self._written_at = self._clock()
-        self._pause = PAUSE_FACTOR * max(self._written_at - now, 0) if is_written else FAILED_DATABASE_RETRY_INTERVAL
+        pause = min(PAUSE_FACTOR * max(self._written_at - now, 0), PAUSE_MAX)
+        self._pause = pause if is_written else FAILED_DATABASE_RETRY_INTERVAL
         self.is_due = not is_written or len(updates) == UPDATES_MAX
         if not self.is_due:
             self._addresses.clear()

@@ -22,7 +22,7 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failur
 from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys_unavailable
 from ssbroker.broker.network.addresses import route_addresses
-from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit, StatusWriter
+from ssbroker.broker.network.conversations_in_transit import PAUSE_MAX, ConversationsInTransit, StatusWriter
 from ssbroker.broker.network.database_dialogs import (
     FAILED_DATABASE_RETRY_INTERVAL,
     LOCAL,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 FLUSH_INTERVAL: Final = 10 * SECOND
 POLL_PAUSE_FACTOR: Final = 20
-"""The pause between two polls is at least this many times as long as a poll takes; after an announcement, it is as long as one poll."""
+"""The pause between two polls is this many times as long as a poll takes, up to `PAUSE_MAX`; after an announcement, it is as long as one poll."""
 OWN_ADDRESSES_MAX: Final = 100
 """The number of its own addresses that the instance learns by dialling them; peers can choose such addresses too."""
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
@@ -372,10 +372,10 @@ class MessageExchange:
     @property
     def _poll_interval(self) -> int:
         """The time between the starts of two polls; the longer a poll takes, the less often it runs."""
-        shortest = 2 * self._poll_duration
+        shortest = min(2 * self._poll_duration, PAUSE_MAX)
         if self._is_poll_wanted:
             return shortest
-        interval = max(self._check_interval, POLL_PAUSE_FACTOR * self._poll_duration)
+        interval = max(self._check_interval, min(POLL_PAUSE_FACTOR * self._poll_duration, PAUSE_MAX))
         return min(interval, max(shortest, FAILED_DATABASE_RETRY_INTERVAL)) if self._has_poll_failed else interval
 
     @property
