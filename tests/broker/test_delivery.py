@@ -12,6 +12,7 @@ from ssbroker.broker import local_delivery
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database, database_context
 from ssbroker.broker.delivery import OutgoingConversation
+from ssbroker.broker.delivery_schedule import SenderId
 from ssbroker.broker.dialogs import arrival
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
@@ -329,6 +330,9 @@ def test_remote_messages_wait_with_a_status_until_there_is_a_transport(instance:
             self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int
         ) -> Collection[int]:
             return endpoint_ids
+
+        def forget(self, sender: SenderId) -> None:
+            pass
 
     background_of(instance).delivery.transport = RecordingTransport()
     send(sales, b"and a table", to="//Far")

@@ -75,8 +75,8 @@ class Background:
         self.activation.close(timeout=self._instance.lock_timeout)
 
     def conversation_begins(self, database_id: int, endpoint_id: int) -> None:
-        """Forgets the retries of an earlier endpoint that had the same id."""
-        self._schedule.forget(SenderId(database_id, endpoint_id))
+        """Forgets the deliveries of an earlier endpoint that had the same id."""
+        self.delivery.forget(SenderId(database_id, endpoint_id))
 
     def committed(self, database: DatabaseContext, effects: Effects) -> None:
         """Processes a committed transaction: emits its events, wakes receivers, and delivers its messages."""

@@ -88,7 +88,7 @@ class TransactionListener(Protocol):
         """Called after a transaction was rolled back, or failed to commit."""
 
     def conversation_begins(self, database_id: int, endpoint_id: int) -> None:
-        """Called when a transaction creates a conversation endpoint; an earlier endpoint may have had the same id."""
+        """Called when a transaction creates a conversation endpoint, or sends its first message; an earlier endpoint may have had the same id."""
 
     def changed(self, database: DatabaseContext) -> None:
         """Called after the objects of a database have changed, or the database was attached or detached."""

@@ -47,6 +47,9 @@ class Transport(Protocol):
         Returns the conversations that need `send_waiting` instead. `messages` is the total number of new messages.
         """
 
+    def forget(self, sender: SenderId) -> None:
+        """Forgets that `send_waiting` is sending the conversation of a removed sender, whose id a new conversation has now."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutgoingConversation:
@@ -188,6 +191,12 @@ class Delivery:
         return self._deliver_with_follow_ups(
             database, now=now, lock_timeout=SHORT_LOCK_TIMEOUT if self._instance.background else None
         )
+
+    def forget(self, sender: SenderId) -> None:
+        """Forgets a removed sender whose id a new conversation has now."""
+        self._schedule.forget(sender)
+        if (transport := self.transport) is not None:  # another thread may close the server
+            transport.forget(sender)
 
     def run_due(self, *, now: int) -> None:
         """Delivers messages that are new, were left by other processes, or are due for a retry."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -174,7 +174,8 @@ class MemoryNetwork:
 
     Attributes:
         down: Addresses that cannot be reached.
-        swallows: Addresses whose connections accept rows and lose them.
+        lossy: Addresses whose connections accept rows and lose them.
+        unsubscribe: For each instance, a function that ends the recording of its events, without which it uses more fast paths.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -187,6 +188,7 @@ class MemoryNetwork:
         self.down: Final[set[str]] = set()
         self.instances: Final[dict[str, Instance]] = {}
         self.lossy: Final[set[str]] = set()
+        self.unsubscribe: Final[dict[str, Callable[[], None]]] = {}
 
     def instance(self, name: str, **options: Any) -> Instance:
         """Opens and serves an instance; created if missing."""
@@ -198,7 +200,7 @@ class MemoryNetwork:
             else Instance.create(folder, name=name, **instance_options)
         )
         self.stack.callback(made.close)
-        made.subscribe(self.events.setdefault(name, []).append)
+        self.unsubscribe[name] = made.subscribe(self.events.setdefault(name, []).append)
         settings = ServeOptions(allow_unencrypted=True, **options)
         server = Server(
             instance_context(made),

@@ -314,7 +314,7 @@ def create_target_endpoint(
         ),
         now=work.now(),
     )
-    work.endpoint_created(endpoint.endpoint_id)
+    work.endpoint_is_new(endpoint.endpoint_id)
     work.effects.set_due(header.lifetime)
     emit_group_event(work, endpoint.conversation_group_id, GroupStep.CREATE)
     emit_conversation_event(work, endpoint, ConversationStep.DIALOG_CREATED)

@@ -86,7 +86,7 @@ def begin(
             work.connection, endpoint.endpoint_id, keys.new_master_key()
         )
         endpoint = endpoint._replace(session_key=key)
-    work.endpoint_created(endpoint.endpoint_id)
+    work.endpoint_is_new(endpoint.endpoint_id)
     work.effects.set_due(expires)
     if related_conversation is None and related_conversation_group is None:
         emit_group_event(work, group, GroupStep.CREATE)

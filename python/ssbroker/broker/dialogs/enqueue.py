@@ -120,7 +120,10 @@ def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoin
         for number, name, body, _ in messages
     ]
     work.connection.statements.insert_transmissions(rows)
-    work.effects.outbound.update(sender.endpoint_id for sender, _ in sends)
+    for sender, messages in sends:
+        work.effects.outbound.add(sender.endpoint_id)
+        if messages[0].message_sequence_number == 0:  # another process may have created the endpoint
+            work.endpoint_is_new(sender.endpoint_id)
     work.effects.transmission_added += len(rows)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation, write_statuses
+from ssbroker.broker.delivery_schedule import SenderId
 from ssbroker.broker.dialogs.transmission_status import (
     NO_PROBLEM,
     TransmissionStatus,
@@ -123,6 +124,10 @@ class ConversationsInTransit:
                 else:
                     new.setdefault(key, conversation.outgoing)
         return others
+
+    def forget(self, sender: SenderId) -> None:
+        """Forgets which conversation a removed sender belonged to, because a new conversation has its id now."""
+        self._keys.pop(sender, None)  # atomic; callers hold the write lock of the database, and must not wait here
 
     def take(self) -> dict[int, dict[EndpointKey, OutgoingConversation]]:
         """Removes and returns the conversations added since the last call, by database."""

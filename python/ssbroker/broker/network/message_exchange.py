@@ -20,6 +20,7 @@ from ssbroker.broker.background_thread import wait_limit
 from ssbroker.broker.commit_signals import OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL
 from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
 from ssbroker.broker.delivery import OutgoingConversation
+from ssbroker.broker.delivery_schedule import SenderId
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus, keys_unavailable
 from ssbroker.broker.network.addresses import route_addresses
 from ssbroker.broker.network.conversations_in_transit import PAUSE_MAX, ConversationsInTransit, StatusWriter
@@ -81,7 +82,7 @@ class Wake(Protocol):
 class MessageExchange:
     """Exchanges messages between the databases of a serving instance and its connections.
 
-    `send_waiting`, `send_more`, `finish`, `close` and the methods of `EndpointListener` may be called from any thread; the rest belongs to the
+    `send_waiting`, `send_more`, `forget`, `finish`, `close` and the methods of `EndpointListener` may be called from any thread; the rest belongs to the
     exchange's thread, which calls `turn`. The listener's methods leave all work on dialogs to this thread, except the writing of received rows.
 
     Args:
@@ -192,6 +193,10 @@ class MessageExchange:
             if needs_turn:
                 self._wake()
         return others
+
+    def forget(self, sender: SenderId) -> None:
+        """See `broker.delivery.Transport`."""
+        self._in_transit.forget(sender)
 
     def rows_received(self, peer: Peer, rows: pa.Table) -> None:
         """Writes a few messages of established dialogs in the caller's thread, unless it would have to wait; leaves all others to the next turn."""
