@@ -325,16 +325,17 @@ def without_early_messages(connection: Connection, endpoint_ids: Iterable[int]) 
     return {endpoint_id for (endpoint_id,) in rows}
 
 
-def set_session_key_if_missing(connection: Connection, endpoint_id: int, key: bytes) -> bytes | None:
-    """Sets the session key of an endpoint unless it has a key; returns the endpoint's key, or None if there is no such endpoint."""
+def set_session_key_if_missing(connection: Connection, endpoint: ConversationEndpoint, key: bytes) -> bytes | None:
+    """Sets the session key of an endpoint unless it has a key; returns the endpoint's key, or None if the endpoint was deleted."""
+    current = reload(connection, endpoint)
+    if current is None:
+        return None
+    if current.session_key is not None:
+        return current.session_key
     connection.execute(
-        "UPDATE ssb_conversation_endpoints SET session_key = ? WHERE endpoint_id = ? AND session_key IS NULL",
-        (key, endpoint_id),
+        "UPDATE ssb_conversation_endpoints SET session_key = ? WHERE endpoint_id = ?", (key, endpoint.endpoint_id)
     )
-    current: bytes | None = connection.execute(
-        "SELECT session_key FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,)
-    ).get
-    return current
+    return key
 
 
 def set_remote_certificate(connection: Connection, side: tuple[bytes, bool], fingerprint: bytes) -> None:

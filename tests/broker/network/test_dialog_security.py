@@ -138,6 +138,19 @@ def test_without_binding_and_encryption_a_dialog_is_unsecured(unsecured: ShopAnd
     assert {row["security"] for row in rows_to(unsecured, "bank")} == {Protection.PLAIN}
 
 
+def test_a_key_is_never_set_for_another_dialog(unsecured: ShopAndBank) -> None:
+    """An unencrypted dialog gets the id of an encrypted one that was removed before its key was set."""
+    removed = begin(unsecured, b"two secret chairs")
+    with unsecured.sales.transaction() as t:
+        t.end_conversation(removed, cleanup=True)
+    begin(unsecured, b"two chairs", encryption=False)
+    import_certificate(unsecured.sales, "Bank")
+    unsecured.sales.create_remote_service_binding("B", service=STOCK, user="Bank", anonymous=True)
+    unsecured.network.settle()
+    assert keys(unsecured.sales) == [(None, None, None)]
+    assert unsecured.receive_orders() == [b"two chairs"]
+
+
 def test_a_binding_secures_dialogs_without_encryption(shop_and_bank: ShopAndBank) -> None:
     begin(shop_and_bank, b"two secret chairs", encryption=False)
     shop_and_bank.network.settle()

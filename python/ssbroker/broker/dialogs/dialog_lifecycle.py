@@ -82,9 +82,7 @@ def begin(
         now=now,
     )
     if to_service in objects.security.by_service:  # a binding secures dialogs started while it exists
-        key = conversation_endpoints.set_session_key_if_missing(
-            work.connection, endpoint.endpoint_id, keys.new_master_key()
-        )
+        key = conversation_endpoints.set_session_key_if_missing(work.connection, endpoint, keys.new_master_key())
         endpoint = endpoint._replace(session_key=key)
     work.endpoint_is_new(endpoint.endpoint_id)
     work.effects.set_due(expires)

@@ -206,9 +206,7 @@ class DialogKeys:
         key = endpoint.session_key
         if key is None:
             with database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
-                key = conversation_endpoints.set_session_key_if_missing(
-                    connection, endpoint.endpoint_id, keys.new_master_key()
-                )
+                key = conversation_endpoints.set_session_key_if_missing(connection, endpoint, keys.new_master_key())
         return KeyOffer() if key is None else self._blob(database, service, endpoint, key, receiver, sender_certificate)
 
     def _target_offer(
