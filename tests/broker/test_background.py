@@ -12,6 +12,7 @@ import pytest
 
 from ssbroker.broker import local_delivery
 from ssbroker.broker.database import Database
+from ssbroker.broker.delivery import Delivery
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.local_delivery import DeliveryResult
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event
@@ -93,6 +94,22 @@ def test_a_commit_does_not_wait_for_readers_of_the_target(instance: Instance, sa
     assert row.transmission_status == "", "a short wait for the lock has no status"
     has_sent.set()
     reader.join(DEADLINE)
+    assert next_body(stock) == b"one"
+
+
+def test_the_background_thread_delivers_after_an_unexpected_error(
+    instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commit is durable, so it raises no error."""
+
+    def fail(*_args: object, **_named: object) -> bool:
+        raise RuntimeError("unexpected")
+
+    stock = sample_databases.stock(instance)
+    with monkeypatch.context() as patched:
+        patched.setattr(Delivery, "deliver_sent", fail)
+        send(sales, b"one")
+    assert "RuntimeError: unexpected" in caplog.text
     assert next_body(stock) == b"one"
 
 

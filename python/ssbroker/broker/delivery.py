@@ -148,7 +148,8 @@ class Delivery:
     """Delivers waiting messages from the transmission queues of an instance. Thread-safe.
 
     Attributes:
-        transport: Sends messages to other instances; None if this process does not serve the instance.
+        transport: Sends messages to other instances; None if this process does not serve the instance. A signal handler or another
+            thread may change it during a call.
     """
 
     def __init__(
@@ -175,10 +176,11 @@ class Delivery:
         any database, so that delivery could deadlock; or a reader's transaction holds the write lock of a target
         database, because a commit must not wait for that transaction.
         """
-        if self.transport is None:
+        transport = self.transport
+        if transport is None:
             self._instance.msdb.commit_signals.notify([TRANSMISSIONS_CHANNEL])
         elif not self._instance.events.wants(MessageClassify):
-            endpoint_ids = self.transport.send_more(database, endpoint_ids, messages=messages)
+            endpoint_ids = transport.send_more(database, endpoint_ids, messages=messages)
             if not endpoint_ids:
                 return False
         now = self._instance.microseconds()
@@ -195,7 +197,8 @@ class Delivery:
     def forget(self, sender: SenderId) -> None:
         """Forgets a removed sender whose id a new conversation has now."""
         self._schedule.forget(sender)
-        if (transport := self.transport) is not None:  # another thread may close the server
+        transport = self.transport
+        if transport is not None:
             transport.forget(sender)
 
     def run_due(self, *, now: int) -> None:
@@ -284,10 +287,11 @@ class Delivery:
     ) -> tuple[set[int], set[int], set[int]]:
         """Delivers messages; returns the senders to retry, the senders in transit to other instances, and the senders deferred because of locks."""
         senders = _senders(database, endpoint_ids)
-        has_transport = self.transport is not None or self._is_served_elsewhere()
+        transport = self.transport
+        has_transport = transport is not None or self._is_served_elsewhere()
         planned = plan_delivery(self._routes, database, list(senders.values()), has_transport=has_transport)
         transport_problems = (
-            self.transport.send_waiting(planned.outgoing) if planned.outgoing and self.transport is not None else {}
+            transport.send_waiting(planned.outgoing) if planned.outgoing and transport is not None else {}
         )
         local = LocalDelivery(database, lock_timeout=lock_timeout)
         local.problems |= planned.problems
@@ -297,7 +301,7 @@ class Delivery:
             local.deliver(target, broker_instance, [each.endpoint_id for each in group])
         in_transit = {each.endpoint_id for each in planned.outgoing}
         statuses = {endpoint_id: str(why) for endpoint_id, why in {**local.problems, **transport_problems}.items()}
-        if self.transport is not None:  # otherwise the serving process writes their status
+        if transport is not None:  # otherwise the serving process writes their status
             statuses = dict.fromkeys(in_transit, NO_PROBLEM) | statuses
         write_statuses(database, senders, statuses)
         return {*local.problems}, in_transit, local.deferred

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Self
 
 import pyarrow as pa
 import pytest
 
+from ssbroker.broker.delivery import Delivery
 from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX, SendResult
 from ssbroker.broker.network.message_exchange import SEND_NOW_MESSAGES_MAX, MessageExchange
 from ssbroker.broker.network.socket_endpoint import SocketEndpoint
@@ -66,10 +67,13 @@ def wait_until(is_done: Callable[[], bool]) -> None:
 
 
 class Interrupt:
-    """Simulates a signal at one step of `_send_now` in this thread, where Python may run a signal handler: as a function begins, or after a call of C code."""
+    """Simulates a signal at one step of a function in this thread, where Python may run a signal handler: as a function begins, or after a call of C code."""
 
-    def __init__(self, step: int, action: Callable[[], object]) -> None:
+    def __init__(
+        self, step: int, action: Callable[[], object], code: CodeType = MessageExchange._send_now.__code__
+    ) -> None:
         self.is_done = False
+        self._code = code
         self._step = step
         self._steps_left = 0
         self._action = action
@@ -82,7 +86,7 @@ class Interrupt:
         sys.setprofile(None)
 
     def _profile(self, frame: FrameType, event: str, _argument: Any) -> None:
-        if frame.f_code is MessageExchange._send_now.__code__ and event in ("call", "return"):
+        if frame.f_code is self._code and event in ("call", "return"):
             self._steps_left = self._step if event == "call" else 0
         if self._steps_left and event in ("call", "c_return"):
             self._steps_left -= 1
@@ -148,10 +152,9 @@ def test_messages_wait_while_another_thread_uses_the_dialogs(pair: Pair) -> None
     assert pair.receive() == b"two chairs"
 
 
-def send_until_reached(pair: Pair, step: int, action: Callable[[], object]) -> list[bytes]:
-    """Sends until the committing thread reaches a step, where it does something; returns what was sent. A busy exchange sends in its own thread."""
+def send_until_reached(interrupted: Interrupt, pair: Pair) -> list[bytes]:
+    """Sends until the committing thread is interrupted; returns what was sent. A busy exchange sends in its own thread."""
     sent: list[bytes] = []
-    interrupted = Interrupt(step, action)
     while not interrupted.is_done:
         sent.append(b"%d" % len(sent))
         with interrupted:
@@ -179,7 +182,7 @@ def test_an_unexpected_error_does_not_reach_the_application(pair: Pair, caplog: 
     def fail() -> None:
         raise RuntimeError("unexpected")
 
-    for body in send_until_reached(pair, 60, fail):
+    for body in send_until_reached(Interrupt(60, fail), pair):
         assert pair.receive() == body
     assert "committed messages could not be sent immediately" in caplog.text
 
@@ -187,15 +190,21 @@ def test_an_unexpected_error_does_not_reach_the_application(pair: Pair, caplog: 
 @pytest.mark.parametrize("step", range(5, 300, 40))
 def test_a_signal_handler_may_send(pair: Pair, step: int) -> None:
     """It interrupts a send of the main thread."""
-    sent = send_until_reached(pair, step, lambda: pair.send(b"by the handler"))
+    sent = send_until_reached(Interrupt(step, lambda: pair.send(b"by the handler")), pair)
     received = [pair.receive() for _ in range(len(sent) + 1)]
     assert [body for body in received if body != b"by the handler"] == sent
     assert received.count(b"by the handler") == 1
 
 
-@pytest.mark.parametrize("step", range(5, 400, 30))
-def test_a_signal_handler_may_close_the_server(pair: Pair, step: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "step"),
+    [
+        *((Delivery.deliver_sent.__code__, step) for step in range(1, 9)),
+        *((MessageExchange._send_now.__code__, step) for step in range(5, 400, 30)),
+    ],
+)
+def test_a_signal_handler_may_close_the_server(pair: Pair, code: CodeType, step: int) -> None:
     server = pair.servers[0]
-    sent = send_until_reached(pair, step, server.close)
+    sent = send_until_reached(Interrupt(step, server.close, code), pair)
     with pair.shop.serve(port=server.port, allow_unencrypted=True):
         assert [pair.receive() for _ in sent] == sent
