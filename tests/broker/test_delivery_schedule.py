@@ -10,6 +10,7 @@ import pytest
 from ssbroker.broker.delivery_schedule import DeliverySchedule, SenderId
 from ssbroker.protocol.retry_waits import Backoff
 from ssbroker.protocol.settings import SECOND
+from tests.interruption import interruptions
 
 ONE, TWO, OTHER = SenderId(5, 1), SenderId(5, 2), SenderId(6, 1)
 
@@ -104,6 +105,24 @@ def test_a_send_during_a_delivery_causes_another_delivery() -> None:
     waiting.claim(5, now=0)
     waiting.add([ONE], at=0)
     assert waiting.claim(5, now=0) == {1: 0}
+
+
+def test_an_interrupted_call_does_not_prevent_later_attempts() -> None:
+    """The next scan adds the conversation again."""
+
+    def calls() -> None:
+        waiting.add([ONE], at=0)
+        waiting.claim(5, now=0)
+        waiting.schedule_retry(ONE, attempt=0, now=0)
+        waiting.schedule_all_now(now=0)
+        waiting.next_time()
+        waiting.forget(ONE)
+        waiting.next_time()
+
+    waiting = schedule()
+    for interruption in interruptions(calls):
+        waiting.add([ONE], at=0)
+        assert waiting.claim(5, now=8 * SECOND).keys() == {1}, interruption.where
 
 
 def test_conversations_are_removed_with_their_database() -> None:

@@ -46,7 +46,7 @@ class DeliverySchedule:
         self._guard: Final = threading.RLock()
         self._attempts: dict[SenderId, _Attempt] = {}
         # For each database, a heap of (time, sender). An entry is obsolete if its time differs from the time in
-        # `_attempts`.
+        # `_attempts`. Each attempt has an entry, even after an interrupt by a signal handler.
         self._heaps: dict[int, list[tuple[int, int]]] = {}
         self._latest_claim_time = 0
         self._changes = 0
@@ -80,10 +80,10 @@ class DeliverySchedule:
             self._latest_claim_time = max(self._latest_claim_time, now)
             found: dict[int, int] = {}
             heap = self._heaps.get(database_id, [])
-            while heap and heap[0][0] <= now:
-                at, endpoint_id = heapq.heappop(heap)
-                if self._is_current(SenderId(database_id, endpoint_id), at):
-                    found[endpoint_id] = self._attempts.pop(SenderId(database_id, endpoint_id)).attempt
+            while heap and (first := heap[0])[0] <= now:
+                if self._is_current(database_id, first):
+                    found[first[1]] = self._attempts.pop(SenderId(database_id, first[1])).attempt
+                _remove_first(heap, first)
             self._claimed[database_id] = set(found)
             return dict(sorted(found.items()))
 
@@ -129,13 +129,13 @@ class DeliverySchedule:
         with self._guard:
             heaps = list(self._heaps.items())  # a signal handler may change them
             for database_id, heap in heaps:
-                while heap and not self._is_current(SenderId(database_id, heap[0][1]), heap[0][0]):
-                    heapq.heappop(heap)
+                while heap and not self._is_current(database_id, first := heap[0]):
+                    _remove_first(heap, first)
             return min((heap[0][0] for _, heap in heaps if heap), default=None)
 
     def _schedule(self, key: SenderId, attempt: _Attempt) -> None:
-        self._attempts[key] = attempt
         heapq.heappush(self._heaps.setdefault(key.database_id, []), (attempt.at, key.endpoint_id))
+        self._attempts[key] = attempt
 
     def _bring_forward(self, *, at: int) -> None:
         """Moves attempts that are due after `at` forward to `at`."""
@@ -143,6 +143,13 @@ class DeliverySchedule:
         for key, each in before.items():
             self._schedule(key, each._replace(at=min(each.at, at)))
 
-    def _is_current(self, key: SenderId, at: int) -> bool:
-        scheduled = self._attempts.get(key)
+    def _is_current(self, database_id: int, entry: tuple[int, int]) -> bool:
+        at, endpoint_id = entry
+        scheduled = self._attempts.get(SenderId(database_id, endpoint_id))
         return scheduled is not None and scheduled.at == at
+
+
+def _remove_first(heap: list[tuple[int, int]], entry: tuple[int, int]) -> None:
+    """Removes the first entry of a heap, unless a signal handler has just changed it."""
+    if heap and heap[0] == entry:
+        heapq.heappop(heap)
