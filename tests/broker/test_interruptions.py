@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,8 +15,11 @@ import apsw
 import pytest
 
 from ssbroker.broker.database import Database, database_context
+from ssbroker.broker.instance import Instance
 from ssbroker.broker.work_queue import WorkQueue
-from tests.broker.conftest import INITIATOR, QUEUE, TARGET
+from tests.broker import sample_databases
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
+from tests.broker.sample_databases import received, send, waiting
 from tests.interruption import fast_collections, interruptions
 
 pytestmark = [
@@ -23,6 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of a generator that ends early
 ]
 CONNECTIONS_MAX: Final = 4
+DEADLINE: Final = 60.0
 
 
 @pytest.fixture
@@ -140,6 +145,29 @@ def test_an_interrupted_call_leaves_nothing_behind(shop: Shop, call: Callable[[S
         places.append(interruption.where)
         shop.check()
     assert len(places) > 10
+
+
+def test_another_thread_continues_an_interrupted_delivery(shop: Shop, instance: Instance, clock: Clock) -> None:
+    """The interrupted commit delivers to another database."""
+
+    def run_due() -> None:
+        for _ in range(2):  # a scan leaves a running process time to deliver
+            clock.advance(seconds=5)
+            instance.run_due()
+
+    stock = sample_databases.stock(instance)
+    dialog = send(shop.sales, b"first")
+    places = []
+    for interruption in interruptions(lambda: send(shop.sales, b"two chairs", dialog=dialog)):
+        places.append(interruption.where)
+        thread = threading.Thread(target=run_due, daemon=True)
+        thread.start()
+        thread.join(DEADLINE)
+        assert not thread.is_alive(), interruption.where
+        assert waiting(shop.sales) == [], interruption.where
+        shop.check()
+    assert len(places) > 100
+    assert set(received(stock)) == {b"first", b"two chairs"}
 
 
 @pytest.mark.parametrize(("call", "exceptions"), [(Shop.take, ["Job.__exit__"]), (Shop.take_in_transaction, [])])

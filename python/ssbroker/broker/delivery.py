@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import uuid
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Final, Protocol
 
 from ssbroker.broker.commit_signals import TRANSMISSIONS_CHANNEL
@@ -26,6 +27,7 @@ from ssbroker.protocol.events import Classification, MessageClassify
 from ssbroker.protocol.settings import SECOND
 from ssbroker.store import conversation_endpoints, transmission_queue
 from ssbroker.store.conversation_endpoints import ConversationEndpoint
+from ssbroker.store.write_lock import WriteLock
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
@@ -165,7 +167,8 @@ class Delivery:
         self._routes: Final = routes
         self._dynamic_routing: Final = dynamic_routing
         self._last_scans: dict[int, int] = {}
-        self._delivery_locks: Final[dict[int, threading.RLock]] = defaultdict(threading.RLock)
+        # After an interrupt of the thread that delivers, its lock is free or still names it as the holder.
+        self._delivery_locks: Final[dict[int, WriteLock]] = {}
         self._thread_state: Final = _ThreadState()
         self.transport: Transport | None = None
 
@@ -239,18 +242,22 @@ class Delivery:
     def _deliver_with_follow_ups(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
         """Delivers due messages of a database, and messages that subscribers send meanwhile; returns whether another thread must continue."""
         is_left = False
-        self._thread_state.pending = [database]
-        while self._thread_state.pending:
-            is_left |= self._deliver_exclusively(self._thread_state.pending.pop(0), now=now, lock_timeout=lock_timeout)
+        state = self._thread_state
+        state.is_delivering, state.pending = True, [database]
+        try:
+            while state.pending:
+                is_left |= self._deliver_exclusively(state.pending.pop(0), now=now, lock_timeout=lock_timeout)
+        finally:
+            state.is_delivering = False
         return is_left
 
     def _deliver_exclusively(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
         """Delivers in one thread at a time per database; a thread that had to wait then finds its own messages delivered."""
-        delivery_lock = self._delivery_locks[database.database_id]
-        if not delivery_lock.acquire(timeout=-1 if lock_timeout is None else lock_timeout):
-            return True
-        self._thread_state.is_delivering = True
+        thread = get_ident()
+        delivery_lock = self._delivery_locks.setdefault(database.database_id, WriteLock())
         try:
+            if not delivery_lock.acquire(timeout=math.inf if lock_timeout is None else lock_timeout):
+                return True
             attempts = self._schedule.claim(database.database_id, now=now)
             deferred = (
                 self._deliver_and_schedule_retries(database, attempts, now=now, lock_timeout=lock_timeout)
@@ -258,8 +265,8 @@ class Delivery:
                 else set()
             )
         finally:
-            self._thread_state.is_delivering = False
-            delivery_lock.release()
+            if delivery_lock.holder == thread:
+                delivery_lock.release()
         self._schedule.add((SenderId(database.database_id, each) for each in deferred), at=now)
         return bool(deferred)
 
