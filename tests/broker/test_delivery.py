@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -298,6 +299,37 @@ def test_a_failing_conversation_does_not_delay_others(
     assert received(stock) == [b"0", b"2"]
     (row,) = waiting(sales)
     assert row.transmission_status.startswith("9798: the message could not be delivered: ZeroDivisionError: no number.")
+
+
+def test_a_failing_conversation_does_not_delay_other_databases(
+    instance: Instance,
+    sales: Database,
+    stock: Database,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is the only one for its own database, and is retried."""
+
+    def arrive(work: Work, *args: Any, **named: Any) -> DeliveryOutcome:
+        if work.database == "Stock":
+            raise ZeroDivisionError("no number")
+        return arrival.arrive(work, *args, **named)
+
+    other = instance.create_database("Other")
+    other.create_queue(ORDERS)
+    other.create_service("//Other", queue=ORDERS)
+    with monkeypatch.context() as patched:
+        patched.setattr(local_delivery, "arrive", arrive)
+        with sales.transaction() as t:
+            t.send(t.begin_dialog(SHOP, STOCK), b"two chairs")
+            t.send(t.begin_dialog(SHOP, "//Other"), b"a table")
+    assert received(other) == [b"a table"]
+    assert statuses(sales) == {"9798"}
+    assert "ZeroDivisionError: no number" in caplog.text
+    clock.advance(seconds=5)
+    instance.run_due()
+    assert received(stock) == [b"two chairs"]
 
 
 def test_a_detached_database_leaves_nothing_behind(instance: Instance, sales: Database, stock: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -199,23 +200,27 @@ class LocalDelivery:
     def _deliver_isolating_failures(
         self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
     ) -> list[DeliveryResult]:
-        try:
-            return self._deliver_batches(target, broker_instance, batches)
-        except StorageError:
-            raise
-        except Exception:
-            if len(batches) == 1:
+        if len(batches) > 1:
+            try:
+                return self._deliver_batches(target, broker_instance, batches)
+            except StorageError:
                 raise
-            _LOGGER.exception(
-                "%s: delivery failed; delivering one conversation at a time to find the failing one", target.name
-            )
+            except Exception:
+                _LOGGER.exception(
+                    "%s: delivery failed; delivering one conversation at a time to find the failing one", target.name
+                )
         delivered = []
         for batch in batches:
             try:
                 delivered += self._deliver_batches(target, broker_instance, [batch])
             except StorageError:
                 raise
-            except Exception as error:  # noqa: BLE001  # logged above; the other conversations must not wait
+            except Exception as error:  # the other conversations must not wait
+                _LOGGER.exception(
+                    "%s: conversation %s could not be delivered; retrying later",
+                    target.name,
+                    uuid.UUID(bytes=batch.sender.conversation_id),
+                )
                 self.problems[batch.sender.endpoint_id] = transmission_status.other_failure(
                     f"{type(error).__name__}: {error}"
                 )
