@@ -107,6 +107,18 @@ def test_a_send_during_a_delivery_causes_another_delivery() -> None:
     assert waiting.claim(5, now=0) == {1: 0}
 
 
+@pytest.mark.rule("P17")
+@pytest.mark.parametrize(("is_in_transit", "wait"), [(True, 0), (False, 4)])
+def test_a_send_during_an_attempt_waits_only_if_the_attempt_failed(*, is_in_transit: bool, wait: int) -> None:
+    """Messages in transit may have been read before the send; after a failure, all messages of a conversation wait."""
+    waiting = schedule()
+    waiting.add([ONE], at=0)
+    waiting.claim(5, now=0)
+    waiting.add([ONE], at=0)
+    waiting.schedule_retry(ONE, attempt=0, now=0, is_in_transit=is_in_transit)
+    assert waiting.next_time() == wait * SECOND
+
+
 def test_an_interrupted_call_does_not_prevent_later_attempts() -> None:
     """The next scan adds the conversation again."""
 

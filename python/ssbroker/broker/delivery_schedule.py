@@ -90,13 +90,17 @@ class DeliverySchedule:
     def schedule_retry(self, key: SenderId, *, attempt: int, now: int, is_in_transit: bool = False) -> None:
         """Schedules a retry after a longer interval, or immediately if `schedule_all_now` was called since the claim.
 
-        A conversation that was removed since then is not retried, and does not delay a new conversation with the same id.
+        A conversation in transit that was added again since then keeps its earlier time. A conversation that was removed since then is
+        not retried, and does not delay a new conversation with the same id.
         """
         with self._guard:
             if key.endpoint_id in self._reused_sender_ids.get(key.database_id, ()):
                 return
             is_changed = self._changes_at_claim.get(key.database_id, self._changes) != self._changes
             at = now if is_changed else now + self._backoff.wait(attempt)
+            added = self._attempts.get(key)
+            if is_in_transit and added is not None and added.at <= at:
+                return
             self._schedule(key, _Attempt(attempt + 1, at, is_in_transit))
 
     def forget(self, key: SenderId) -> None:
