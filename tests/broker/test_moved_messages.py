@@ -514,7 +514,7 @@ def test_a_queue_with_failed_messages_of_others_cannot_be_dropped(instance: Inst
     move(sales, b"poison")
     with pytest.raises(
         BrokerError,
-        match=r"receives the failed messages of the queue 'dbo\.Orders'; first call Database\.alter_queue with another on_poison",
+        match=r"receives the failed messages of the queue 'dbo\.Orders'; first call Database\.alter_queue for each of these queues, with another on_poison",
     ):
         sales.drop_queue(FAILED)
     sales.alter_queue(QUEUE, on_poison="disable")
