@@ -207,6 +207,40 @@ def test_mirror_of_a_stopped_instance_may_receive() -> None:
     assert trace(stopped, "Stock", instance="NORTH", at=NOW).end.outcome == "DELIVERED"
 
 
+@pytest.mark.parametrize(
+    ("stopped", "end"),
+    [
+        ((), RoutingEnd("DELIVERED", "SOUTH", "Stores")),
+        (("SOUTH",), RoutingEnd("DELIVERED", "MIRROR", "Stores")),
+        (("MIRROR",), RoutingEnd("DELIVERED", "SOUTH", "Stores")),
+        (
+            ("SOUTH", "MIRROR"),
+            RoutingEnd("DELAYED", "NORTH", address="TCP://south:4022", reason="next_endpoint_not_started"),
+        ),
+    ],
+    ids=str,
+)
+def test_a_mirrored_route_leads_to_the_partner_whose_endpoint_is_started(
+    stopped: tuple[str, ...], end: RoutingEnd
+) -> None:
+    both = fleet(
+        NORTH=replace(
+            north("LOCAL"), routes=(route(1, "TCP://south", service="Stock", broker=STORES, mirror="TCP://mirror"),)
+        ),
+        SOUTH=south("TCP://north"),
+        MIRROR=replace(south("TCP://north"), addresses=("TCP://mirror",)),
+    )
+    whole = Fleet({name: each.with_details(STOPPED) if name in stopped else each for name, each in both.items()})
+    found = trace(whole, "Stock", instance="NORTH", at=NOW)
+    assert (found.end, found.delivered) == (end, end.outcome == "DELIVERED")
+    (row,) = (
+        row
+        for row in reachability(whole, services=["Stock"], at=NOW).to_pylist()
+        if (row["instance"], row["database"]) == ("NORTH", "Sales")
+    )
+    assert (row["outcome"], row["at_instance"]) == (end.outcome, end.instance)
+
+
 def test_message_waits_at_the_target_while_the_queue_is_disabled() -> None:
     disabled = InstanceDetails(
         services={("Stores", "Stock"): ServiceDetails(queue="dbo.q", accepts_conversations=True)},

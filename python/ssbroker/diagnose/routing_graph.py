@@ -309,9 +309,12 @@ class RoutingGraph:
         next_instance = self._instances_by_address.get(decision.next_hop)
         if instance in self._not_started:
             return RoutingEnd("DELAYED", instance, address=decision.next_hop, reason=ENDPOINT_NOT_STARTED)
-        # The mirror may be the principal.
-        if next_instance in self._not_started and decision.mirror is None:
-            return RoutingEnd("DELAYED", instance, address=decision.next_hop, reason=NEXT_ENDPOINT_NOT_STARTED)
+        if next_instance in self._not_started:
+            # The mirror is the principal, unless its endpoint is not started either. An unknown mirror may be started.
+            mirror = None if decision.mirror is None else self._instances_by_address.get(decision.mirror)
+            if decision.mirror is None or mirror in self._not_started:
+                return RoutingEnd("DELAYED", instance, address=decision.next_hop, reason=NEXT_ENDPOINT_NOT_STARTED)
+            next_instance = mirror or next_instance
         if next_instance is None:
             return RoutingEnd("ELSEWHERE", instance, address=decision.next_hop)
         # Only the sender binds the conversation to the broker id of the route; a forwarder cannot change a signed
