@@ -99,8 +99,12 @@ def summarize(decisions: Rows) -> RoutingSummary:
             )
             raise missing_column_error(error, table, expected=_COLUMNS)
     labels = table_without_views(table.select(list(_COLUMNS)))
-    texts: dict[str, Any] = {name: labels[name].cast(pa.string()) for name in _COLUMNS}
-    counted = pa.table(texts).group_by(list(_COLUMNS)).aggregate([([], "count_all")]).to_pylist()
+    counted = (
+        pa.table({name: _grouped(labels[name]) for name in _COLUMNS})
+        .group_by(list(_COLUMNS))
+        .aggregate([([], "count_all")])
+        .to_pylist()
+    )
     groups = [
         {
             "outcome": row["outcome"],
@@ -112,3 +116,10 @@ def summarize(decisions: Rows) -> RoutingSummary:
     ]
     groups.sort(key=lambda group: (-group["conversations"], group["outcome"], group["reason"], group["to"] or ""))
     return RoutingSummary(table.num_rows, tuple(groups))
+
+
+def _grouped(labels: pa.ChunkedArray[Any]) -> Any:
+    """Returns labels in a form that can be grouped: with one dictionary, or as text. Decoding dictionaries could exceed 2 GiB."""
+    if pa.types.is_dictionary(labels.type):
+        return labels.unify_dictionaries()
+    return labels.cast(pa.string())

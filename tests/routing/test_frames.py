@@ -339,3 +339,15 @@ def test_a_summary_of_any_kind_of_decisions() -> None:
     ]
     html = summarize(ROUTER.route(rows, now=NOW))._repr_html_()
     assert "<td>TCP://a:4022</td><td>4</td><td>40.0%</td>" in html
+
+
+def test_a_summary_of_labels_that_exceed_2_gib() -> None:
+    """The rows share one label in a dictionary."""
+    rows = 2_100
+    label = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int8()), pa.array(["x" * (1 << 20)]))
+    plain = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int8()), pa.array(["REMOTE"]))
+    decided = pa.table(
+        {"outcome": plain, "reason": plain, "next_hop_address": label, "target_database": pa.nulls(rows, pa.string())}
+    )
+    (group,) = summarize(decided).groups
+    assert (group["conversations"], len(group["to"])) == (rows, 1 << 20)
