@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import ssbroker
-from ssbroker import Catalog, Router
+from ssbroker import Catalog, Router, diagnose
 from tests.boundary.test_errors import VALID
 from tests.boundary.test_fragment_errors import VALID as FRAGMENTS
 from tests.boundary.test_misspelt_columns import DATABASES, ROUTES
@@ -75,3 +75,33 @@ def test_a_date_beyond_the_range_of_timestamps_is_its_end() -> None:
     routes = replaced(ROUTES, "lifetime", pa.array([150_000_000], pa.date32()))
     decided = [Router(Catalog(table)).route(VALID.slice(0, 1), now=NOW) for table in (routes, ROUTES)]
     assert decided[0].equals(decided[1])
+
+
+def test_dates_may_be_milliseconds() -> None:
+    found = [
+        Catalog(replaced(ROUTES, "lifetime", pa.array([days], pa.date32()).cast(kind)))
+        for days in (-20_000, 20_000)
+        for kind in (pa.date32(), pa.date64())
+    ]
+    assert found[0] == found[1] != found[2] == found[3]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_routed"),
+    [(568_983_528_000, True), (2**62, True), (-(2**62), False), (-62_200_000_000, False)],
+    ids=["year 20000", "infinity", "minus infinity", "year 0"],
+)
+def test_lifetimes_that_python_cannot_represent_are_moved_to_its_limits(seconds: int, *, is_routed: bool) -> None:
+    unit = pa.timestamp("s")
+    catalog = Catalog(replaced(ROUTES, "lifetime", pa.array([seconds], unit).cast(unit)))
+    router = Router(catalog)
+    (decision,) = router.route(VALID.slice(0, 1), now=NOW).to_pylist()
+    assert (decision["route_id"] is not None) == is_routed
+    name = VALID["to_service_name"][0].as_py()
+    assert router.explain(name, database=None, now=NOW) is not None
+    assert str(router.explain(f"{name}x", database=None, now=NOW))
+    lifetime: Any = catalog.routes["lifetime"][0].as_py()
+    assert lifetime.year == (9999 if is_routed else 1)
+    assert diagnose.lint(catalog, at=NOW) is not None
+    assert catalog._repr_html_()
+    assert catalog.to_ddl()

@@ -12,6 +12,10 @@ use crate::columns::Source;
 use crate::error::{Error, Result, internal};
 use crate::schema::{databases, databases_schema, routes, routes_schema, services, services_schema};
 
+/// The first and the last time that Python can represent. Lifetimes beyond them are moved to them.
+const YEAR_1: i64 = -62_135_596_800_000_000;
+const YEAR_9999: i64 = 253_402_300_799_999_999;
+
 /// The tables of a catalog.
 #[derive(Debug, Default)]
 pub struct CatalogTables {
@@ -73,6 +77,7 @@ fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
     let remote = source.optional_text(routes::REMOTE_SERVICE_NAME)?;
     let brokers = source.guids(routes::BROKER_INSTANCE)?;
     let lifetimes = source.timestamps(routes::LIFETIME)?;
+    let lifetime = |row: usize| lifetimes.as_ref()?[row].map(|at| at.clamp(YEAR_1, YEAR_9999));
     let addresses = source.text(routes::ADDRESS)?;
     let mirrors = source.optional_text(routes::MIRROR_ADDRESS)?;
     if in_database.is_none() {
@@ -91,7 +96,7 @@ fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
             route_id: ids.as_ref().and_then(|ids| ids[row]),
             service: optional(routes::REMOTE_SERVICE_NAME, &remote, row)?,
             broker: brokers.as_ref().map(|brokers| brokers.optional(row)).transpose()?.flatten(),
-            expires: lifetimes.as_ref().and_then(|timestamps| timestamps[row]).unwrap_or(ssbroker_core::NEVER),
+            expires: lifetime(row).unwrap_or(ssbroker_core::NEVER),
             address: source.text_at(routes::ADDRESS, &addresses, row)?,
             mirror: optional(routes::MIRROR_ADDRESS, &mirrors, row)?,
         };

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Date32Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType,
-    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
-    UInt64Type,
+    Date32Type, Date64Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type,
+    UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, ScalarBuffer};
@@ -370,6 +370,7 @@ impl<'a> Source<'a> {
                 let midnight = |days: i32| i64::from(days).saturating_mul(86_400_000_000);
                 array.as_primitive::<Date32Type>().iter().map(|days| days.map(midnight)).collect()
             }
+            DataType::Date64 => micros!(Date64Type, |value: i64| value.saturating_mul(1_000)),
             DataType::Null => vec![None; array.len()],
             other => return Err(self.mistyped(name, "timestamp", Some(other))),
         })
