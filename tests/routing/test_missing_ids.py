@@ -9,7 +9,7 @@ import pytest
 
 import ssbroker
 from ssbroker import Catalog, Router
-from tests.routing.conversations import CATALOG, IDS, NOW, conversations
+from tests.routing.conversations import CATALOG, IDS, NOW, conversations, routes
 from tests.worlds.arrow import batch_of, catalog_of
 from tests.worlds.seeded import seeded_world
 from tests.worlds.universe import NOW as WORLD_NOW
@@ -76,6 +76,19 @@ def test_an_error_is_raised_for_the_same_conversations_as_explanations_have_ties
                 assert router.route(one, now=WORLD_NOW).equals(router.route(batch.slice(row, 1), now=WORLD_NOW))
     assert tied > 50
     assert untied > 1000
+
+
+def test_conversations_that_are_decided_one_by_one_are_not_explained() -> None:
+    """Explaining each of these conversations, whose name contains an address, would take minutes."""
+    names = ["//Mirrored", *(f"host{number}:4022/x" for number in range(20_000))]
+    others = [
+        {"name": name, "address": "TCP://a:4022", "remote_service_name": f"//{name}"}
+        for name in map(str, range(20_000))
+    ]
+    router = Router(Catalog(routes({"name": "Any", "address": "TRANSPORT"}, *others), CATALOG.databases))
+    batch = pa.record_batch({"database": ["Sales"] * len(names), "to_service_name": names})
+    expected = [f"TCP://{name.partition('/')[0]}" for name in names]
+    assert router.route(batch.slice(1), now=NOW)["next_hop_address"].to_pylist() == expected[1:]
 
 
 def test_an_empty_batch_needs_no_ids() -> None:

@@ -123,16 +123,12 @@ impl RouteKernel {
             sink.push(&ResolvedBlock { answers: &answers, has_broker: input.block.has_broker, len: input.block.len });
             for row in set_bits(answers.needs_decide) {
                 let databases = self.index.catalog().databases().len();
-                let query = if lacks_ids {
-                    let query = Query { conversation: None, ..input.query(row, &answers, Guid::default(), databases) };
-                    if self.index.explain(&query, now).picks_undetermined {
-                        id(row);
-                    }
-                    query
-                } else {
-                    input.query(row, &answers, id(row), databases)
-                };
-                let decision = self.index.decide_with(&query, now, &mut scratch);
+                let conversation = if lacks_ids { Guid::default() } else { id(row) };
+                let query = input.query(row, &answers, conversation, databases);
+                let (decision, has_tie) = self.index.decide_and_report_ties(&query, now, &mut scratch);
+                if lacks_ids && has_tie {
+                    id(row);
+                }
                 sink.set(row, decision);
             }
             if undecided.get() < len {

@@ -3,7 +3,6 @@
 //! The kinds of an entry are: no broker id; each id that the routes of the service name; the id of a database that has
 //! the service; any other id. If several candidates are equal, all of them are decided, and one is picked later.
 
-use std::cell::Cell as StdCell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -22,7 +21,7 @@ use crate::route::index::{CLASSES, Class, Options, RouteIndex};
 use crate::route::name_filter::NameFilter;
 use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
-use crate::route::tie_break::{RoundRobinCounters, TieBreak};
+use crate::route::tie_break::{RoundRobinCounters, TieBreak, Ties};
 
 /// The maximum number of entries for names without a route in the table, over all sources, and separately for the
 /// routes of `msdb`; only replies may have more. In sources beyond this limit, a service that no route names is left to
@@ -506,7 +505,7 @@ impl<'a> Compiler<'a> {
         let database = Some(subject.source).filter(|&source| source < index.outside());
         let query = Query { name: subject.name, broker, database, is_initiator: true, conversation: None };
         // Unused: compilation breaks no ties.
-        let number = StdCell::default();
+        let ties = Ties::default();
         let context = PassContext {
             table: index.table(subject.source),
             database,
@@ -515,7 +514,7 @@ impl<'a> Compiler<'a> {
             service: subject.service,
             routes: subject.routes.clone(),
             slot: 0,
-            picker: index.picker(&number),
+            picker: index.picker(&ties),
         };
         let case = Case { query: &query, context: &context, is_host: matches!(kind, Kind::HostDatabase(_)) };
         if subject.source == index.replies() {

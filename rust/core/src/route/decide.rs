@@ -3,7 +3,6 @@
 //! `decide` applies them to one conversation and picks where several candidates are equal. The compiler of the decision
 //! table (`compile`) applies the same functions and keeps all candidates.
 
-use std::cell::Cell;
 use std::ops::Range;
 
 use crate::address::next_hop_of_service_name;
@@ -11,7 +10,7 @@ use crate::catalog::{AddressId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::route::expiry::{LiveEntries, WildcardCache, Window};
 use crate::route::index::{CLASSES, Class, PendingRequest, RouteIndex};
-use crate::route::tie_break::{Choice, Picker, TieBreak, TieNumber};
+use crate::route::tie_break::{Choice, Picker, TieBreak, Ties};
 
 /// A conversation to route.
 #[derive(Clone, Copy, Debug)]
@@ -113,18 +112,24 @@ impl RouteIndex {
     /// Decides one conversation, reusing scratch memory.
     #[must_use]
     pub fn decide_with(&self, query: &Query<'_>, now: i64, scratch: &mut Scratch) -> Decision {
-        let number = Cell::new(query.conversation.map(TieNumber::new).unwrap_or_default());
-        let mut context = self.first_pass(query, now, self.picker(&number));
+        self.decide_and_report_ties(query, now, scratch).0
+    }
+
+    /// Decides one conversation; also returns whether a candidate was picked from several.
+    #[must_use]
+    pub fn decide_and_report_ties(&self, query: &Query<'_>, now: i64, scratch: &mut Scratch) -> (Decision, bool) {
+        let ties = Ties::of(query.conversation);
+        let mut context = self.first_pass(query, now, self.picker(&ties));
         loop {
             match self.pass(query, &context, scratch).end {
-                End::Decided(decision) => return decision,
+                End::Decided(decision) => return (decision, ties.were_broken.get()),
                 End::ReEnter => context = self.second_pass(query, &context),
             }
         }
     }
 
-    pub(crate) fn picker<'a>(&'a self, number: &'a Cell<TieNumber>) -> Picker<'a> {
-        Picker { tie_break: self.options.tie_break, number, round_robin: &self.round_robin, simulated: None }
+    pub(crate) fn picker<'a>(&'a self, ties: &'a Ties) -> Picker<'a> {
+        Picker { tie_break: self.options.tie_break, ties, round_robin: &self.round_robin, simulated: None }
     }
 
     /// R2: uses the table of the database in which the conversation started, or that of `msdb`.

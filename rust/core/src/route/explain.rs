@@ -1,6 +1,6 @@
 //! Explains a decision: decides again and records what each step found and why routes did not match.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 use unicode_normalization::UnicodeNormalization;
@@ -11,7 +11,7 @@ use crate::route::decide::{
     Chosen, Decision, End, Found, Outcome, PassContext, PassResult, Query, Reason, ResolvedHop, Scratch,
 };
 use crate::route::index::{CLASSES, Class, RouteIndex};
-use crate::route::tie_break::{Picker, TieBreak, TieNumber};
+use crate::route::tie_break::{Picker, TieBreak, Ties};
 
 /// The maximum number of rejected routes that a step lists; further routes are only counted.
 const REJECTED_SHOWN: usize = 20;
@@ -171,14 +171,6 @@ pub struct LocateTrace {
     pub picked: Option<u16>,
 }
 
-impl Pass {
-    pub(crate) fn has_tie(&self) -> bool {
-        self.steps.iter().any(|step| step.picked_broker.is_some() && step.candidate_brokers.len() > 1)
-            || self.classes.iter().any(|class| class.picked.is_some() && class.usable.len() > 1)
-            || self.locate.as_ref().is_some_and(|locate| locate.picked.is_some() && locate.candidates.len() > 1)
-    }
-}
-
 impl Class {
     pub(crate) fn label(self) -> &'static str {
         match self {
@@ -271,9 +263,8 @@ impl RouteIndex {
     #[must_use]
     pub fn explain(&self, query: &Query<'_>, now: i64) -> Explanation {
         let mut scratch = Scratch::default();
-        let (simulated, number) =
-            (RefCell::default(), Cell::new(query.conversation.map(TieNumber::new).unwrap_or_default()));
-        let picker = Picker { simulated: Some(&simulated), ..self.picker(&number) };
+        let (simulated, ties) = (RefCell::default(), Ties::of(query.conversation));
+        let picker = Picker { simulated: Some(&simulated), ..self.picker(&ties) };
         let mut context = self.first_pass(query, now, picker);
         let mut passes = Vec::new();
         loop {
@@ -282,7 +273,7 @@ impl RouteIndex {
             match result.end {
                 End::Decided(decision) => {
                     let by_hash = self.options.tie_break == TieBreak::Hash && query.conversation.is_none();
-                    let picks_undetermined = by_hash && passes.iter().any(Pass::has_tie);
+                    let picks_undetermined = by_hash && ties.were_broken.get();
                     return Explanation { passes, decision, picks_undetermined };
                 }
                 End::ReEnter => context = self.second_pass(query, &context),

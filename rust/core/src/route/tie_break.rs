@@ -58,11 +58,25 @@ pub(crate) struct RoundRobinCounters {
     pub(crate) databases: Vec<AtomicU32>,
 }
 
+/// The ties of one conversation.
+#[derive(Debug, Default)]
+pub(crate) struct Ties {
+    number: Cell<TieNumber>,
+    /// Whether a candidate was picked from several.
+    pub(crate) were_broken: Cell<bool>,
+}
+
+impl Ties {
+    pub(crate) fn of(conversation: Option<Guid>) -> Self {
+        Self { number: Cell::new(conversation.map(TieNumber::new).unwrap_or_default()), ..Self::default() }
+    }
+}
+
 /// Picks for one conversation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Picker<'a> {
     pub(crate) tie_break: TieBreak,
-    pub(crate) number: &'a Cell<TieNumber>,
+    pub(crate) ties: &'a Ties,
     pub(crate) round_robin: &'a RoundRobinCounters,
     /// For an explanation, which must not advance the counters: the picks that it would have counted so far.
     pub(crate) simulated: Option<&'a RefCell<Vec<(Choice, usize)>>>,
@@ -71,12 +85,15 @@ pub(crate) struct Picker<'a> {
 impl Picker<'_> {
     /// Returns a number below `count`, which is not 0; `turn` is the position of the counter.
     pub(crate) fn pick(&self, choice: Choice, turn: usize, count: usize) -> usize {
+        if count > 1 {
+            self.ties.were_broken.set(true);
+        }
         match self.tie_break {
             TieBreak::First => 0,
             TieBreak::Hash => {
-                let mut number = self.number.get();
+                let mut number = self.ties.number.get();
                 let pick = number.pick(count);
-                self.number.set(number);
+                self.ties.number.set(number);
                 pick
             }
             TieBreak::RoundRobin => {
