@@ -572,7 +572,10 @@ def test_a_queue_is_dropped_with_its_messages(instance: Instance) -> None:
     instance.database("Queues").set_broker("DISABLE_BROKER")
     queue.put(b"not delivered")
     instance.database("Queues").set_broker("ENABLE_BROKER")
-    with pytest.raises(BrokerError, match=r"'Jobs_failed' cannot be dropped, because it receives the failed messages of the queue 'dbo\.Jobs'"):
+    with pytest.raises(
+        BrokerError,
+        match=r"'Jobs_failed' cannot be dropped, because it receives the failed messages of the queue 'dbo\.Jobs'",
+    ):
         instance.queue("Jobs_failed").drop()
     assert instance.queue("Jobs_failed").count() == 1
     queue.drop()
