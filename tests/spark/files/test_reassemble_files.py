@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker import Router, schemas
 from ssbroker.exceptions import OptionError, OutputError, SchemaError
-from ssbroker.spark.files import reassembly
+from ssbroker.spark.files import bucket_files, reassembly
 from ssbroker.spark.files.bucket_files import BucketWriter, bucket_file_path, read_bucket
 from ssbroker.spark.files.parquet import list_files, plan_splits
 from ssbroker.spark.files.staging import run_tasks
@@ -164,19 +164,15 @@ def test_a_split_without_rows_writes_no_bucket_files(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def partitioned_job(source: Path, tmp_path: Path) -> tuple[reassembly.FilesJob, reassembly.BucketFolders]:
-    """The fragments of two splits in 40 buckets; each of 16 files holds two or three buckets."""
-    fragments = random_fragments(3, count=200, theme="hostile", keys="none", has_extra=False)
-    write_files(fragment_table(fragments, keys="none", has_extra=False), source, files=2)
+def job_of(source: Path, tmp_path: Path, *, buckets: int) -> reassembly.FilesJob:
     schema, splits = plan_splits(list_files(source), split_bytes=1 << 20)
     for folder in ("attempts", "done"):
         (tmp_path / folder).mkdir()
-    job = reassembly.FilesJob(
+    return reassembly.FilesJob(
         schema=schema,
         messages=ssbroker.reassemble(schema.empty_table()).messages.schema,
         splits=tuple(splits),
-        buckets=40,
+        buckets=buckets,
         secret=b"any",
         attempts=str(tmp_path / "attempts"),
         done=str(tmp_path / "done"),
@@ -187,7 +183,15 @@ def partitioned_job(source: Path, tmp_path: Path) -> tuple[reassembly.FilesJob, 
         session_keys=None,
         routing=None,
     )
-    results = [reassembly.partition_split(job, number) for number in range(len(splits))]
+
+
+@pytest.fixture
+def partitioned_job(source: Path, tmp_path: Path) -> tuple[reassembly.FilesJob, reassembly.BucketFolders]:
+    """The fragments of two splits in 40 buckets; each of 16 files holds two or three buckets."""
+    fragments = random_fragments(3, count=200, theme="hostile", keys="none", has_extra=False)
+    write_files(fragment_table(fragments, keys="none", has_extra=False), source, files=2)
+    job = job_of(source, tmp_path, buckets=40)
+    results = [reassembly.partition_split(job, number) for number in range(len(job.splits))]
     return job, reassembly.bucket_folders(json.loads(json.dumps(results)))  # as run_tasks returns it
 
 
@@ -259,3 +263,38 @@ def test_imported_modules_are_frozen_for_garbage_collection(spark: SparkSession)
     results = run_tasks(spark, 2, lambda number: {"number": number, "frozen": gc.get_freeze_count()})
     assert [result["number"] for result in results] == [0, 1]
     assert all(result["frozen"] > 10_000 for result in results)
+
+
+def test_row_groups_may_have_different_dictionaries(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket file can contain only one dictionary of a column."""
+    monkeypatch.setattr(bucket_files, "buffer_bytes", lambda _count: 1)
+    monkeypatch.setattr(reassembly, "BATCH_ROWS", 64)
+    count, group_rows = 128, 64
+    messages = {
+        "conversation_id": [bytes(16)] * count,
+        "is_initiator": [True] * count,
+        "message_sequence_number": pa.array(range(count), pa.int64()),
+        "message_body": [b"a"] * count,
+    }
+    fragments = ssbroker.fragment(pa.table(messages), max_fragment_bytes=1)
+    regions: Any = pa.array([f"region {number}" for number in range(count)])
+    parts = [
+        with_regions(fragments.slice(first, group_rows), regions.slice(first, group_rows)) for first in (0, group_rows)
+    ]
+    with pq.ParquetWriter(source / "all.parquet", parts[0].schema) as writer:
+        for part in parts:
+            writer.write_table(part)
+    job = job_of(source, tmp_path, buckets=1)
+    folders = reassembly.bucket_folders([reassembly.partition_split(job, 0)])
+    ((_, path, _), *_) = reassembly.reassemble_bucket(job, folders, 0)["files"]
+    found = pq.read_table(path).select(["region", "nested"]).to_pylist()
+    assert found == [{"region": region, "nested": [region]} for region in regions.to_pylist()]
+
+
+def with_regions(fragments: pa.Table, regions: Any) -> pa.Table:
+    """Adds the regions as a dictionary and as lists with a dictionary."""
+    encoded = regions.dictionary_encode()
+    nested: Any = pa.ListArray.from_arrays(pa.array(range(len(regions) + 1), pa.int32()), encoded)
+    return fragments.append_column("region", encoded).append_column("nested", nested)

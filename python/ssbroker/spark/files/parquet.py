@@ -6,7 +6,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -134,21 +134,49 @@ def _with_timestamps(arrow_type: Any, leaves: Iterator[bool]) -> pa.DataType:
         >>> _with_timestamps(pa.struct({"a": pa.int32(), "b": pa.list_(pa.timestamp("ns"))}), iter([False, True]))
         StructType(struct<a: int32, b: list<item: timestamp[us, tz=UTC]>>)
     """
+
+    def replace(leaf: Any) -> Any:
+        if not isinstance(leaf, pa.BaseExtensionType):
+            return TIMESTAMP if next(leaves) else leaf
+        _with_timestamps(leaf.storage_type, leaves)
+        return leaf
+
+    replaced: pa.DataType = _with_leaves(arrow_type, replace)
+    return replaced
+
+
+def without_dictionaries(columns: pa.Schema) -> pa.Schema:
+    """Returns the columns with each dictionary type, at any depth, replaced by the type of its values.
+
+    Examples:
+        >>> without_dictionaries(pa.schema({"a": pa.list_(pa.dictionary(pa.int8(), pa.string()))})).field("a").type
+        ListType(list<item: string>)
+    """
+
+    def replace(leaf: Any) -> Any:
+        return leaf.value_type if pa.types.is_dictionary(leaf) else leaf
+
+    return pa.schema([field.with_type(_with_leaves(field.type, replace)) for field in columns])
+
+
+def _with_leaves(arrow_type: Any, replace: Callable[[Any], Any]) -> Any:
+    """Returns a type with each leaf replaced; dictionaries and extension types are leaves."""
+
+    def nested(field: Any) -> Any:
+        return field.with_type(_with_leaves(field.type, replace))
+
     if pa.types.is_struct(arrow_type):
-        return pa.struct([field.with_type(_with_timestamps(field.type, leaves)) for field in arrow_type])
+        return pa.struct([nested(field) for field in arrow_type])
     if pa.types.is_map(arrow_type):
-        fields = (arrow_type.key_field, arrow_type.item_field)
-        key, item = (field.with_type(_with_timestamps(field.type, leaves)) for field in fields)
-        map_type: pa.DataType = _map(key, item, keys_sorted=arrow_type.keys_sorted)
-        return map_type
+        key, item = nested(arrow_type.key_field), nested(arrow_type.item_field)
+        return _map(key, item, keys_sorted=arrow_type.keys_sorted)
     if pa.types.is_list(arrow_type):
-        return pa.list_(arrow_type.value_field.with_type(_with_timestamps(arrow_type.value_type, leaves)))
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        _with_timestamps(arrow_type.storage_type, leaves)
-        unchanged: pa.DataType = arrow_type
-        return unchanged
-    leaf_type: pa.DataType = TIMESTAMP if next(leaves) else arrow_type
-    return leaf_type
+        return pa.list_(nested(arrow_type.value_field))
+    if pa.types.is_large_list(arrow_type):
+        return pa.large_list(nested(arrow_type.value_field))
+    if pa.types.is_fixed_size_list(arrow_type):
+        return pa.list_(nested(arrow_type.value_field), arrow_type.list_size)
+    return replace(arrow_type)
 
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -202,6 +230,7 @@ def list_files(source: Source) -> list[Path]:
 def plan_splits(files: Sequence[Path], *, split_bytes: int) -> tuple[pa.Schema, list[Split]]:
     """Returns the common schema of files, with Spark's intervals, and splits of about `split_bytes` that cover every row group once.
 
+    The schema contains no dictionaries, because row groups have different ones, and a bucket file can contain only one for each column.
     Raises `SchemaError` if the files have different columns, and `MalformedDataError` if a file is not a valid Parquet file.
     """
     schema: pa.Schema | None = None
@@ -222,7 +251,7 @@ def plan_splits(files: Sequence[Path], *, split_bytes: int) -> tuple[pa.Schema, 
         splits += _split_file(file, metadata, split_bytes)
     if schema is None:
         raise InputError("source: expected at least one file, got none")
-    return schema, splits
+    return without_dictionaries(schema), splits
 
 
 def read_split(split: Split, *, max_rows: int, dictionary_columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
