@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 import ssbroker.spark
 from ssbroker import Catalog, schemas
 from ssbroker.exceptions import InputError, SchemaError
-from ssbroker.spark.files.parquet import list_files, plan_splits, read_split
+from ssbroker.spark.files.parquet import TaskFiles, list_files, plan_splits, read_split
 
 MOMENTS = """struct(
     timestamp'2024-05-06 07:08:09.123456' as moment, timestamp'1600-01-01 00:00:00' as early,
@@ -120,6 +120,31 @@ def test_files_that_differ_in_nullability_are_refused(conversations: Path, tmp_p
     pq.write_table(pq.read_table(conversations).cast(pa.schema(fields)), other)
     with pytest.raises(SchemaError, match="column 'conversation_id' has type binary not null, but binary in "):
         plan_splits([conversations, other], split_bytes=1)
+
+
+def test_views_are_read_as_large_types(tmp_path: Path) -> None:
+    """Arrow cannot select rows of views, which partitions and buckets need."""
+    columns: dict[str, Any] = {
+        "conversation_id": pa.array([bytes(16), bytes(16), None]).cast(pa.binary_view()),
+        "to_service_name": pa.array(["//a", "//b", "//a"]).cast(pa.string_view()),
+        "nested": pa.array([["x"], None, ["y", None]]).cast(pa.list_(pa.string_view())),
+        "outcome": ["LOCAL", "REMOTE", "LOCAL"],
+    }
+    table = pa.table(columns)
+    try:
+        pq.write_table(table, tmp_path / "views.parquet")
+    except pa.ArrowNotImplementedError:
+        pytest.skip("this version of pyarrow cannot write views to Parquet")
+    schema, splits = plan_splits([tmp_path / "views.parquet"], split_bytes=1)
+    (batch,) = read_split(splits[0], max_rows=10, dictionary_columns=["to_service_name"])
+    task_files = TaskFiles(tmp_path, "part", batch.schema, partition_by="outcome", compression="snappy")
+    task_files.write(batch)
+    task_files.close()
+    assert batch.to_pylist() == table.to_pylist()
+    assert pa.types.is_dictionary(batch.schema.field("to_service_name").type)
+    for name in ("conversation_id", "nested"):
+        assert schema.field(name).type == batch.schema.field(name).type
+        assert "view" not in str(schema.field(name).type)
 
 
 @pytest.mark.parametrize("bodies", [1, 80])

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ import ssbroker.spark
 from ssbroker import Router, schemas
 from ssbroker.exceptions import OptionError, OutputError, SchemaError
 from ssbroker.spark.files import bucket_files, reassembly
-from ssbroker.spark.files.bucket_files import BucketWriter, bucket_file_path, read_bucket
+from ssbroker.spark.files.bucket_files import BucketWriter, bucket_file_path, bucket_numbers, read_bucket
 from ssbroker.spark.files.parquet import list_files, plan_splits
 from ssbroker.spark.files.staging import run_tasks
 from tests.spark.frames import world
@@ -162,6 +163,19 @@ def test_a_split_without_rows_writes_no_bucket_files(tmp_path: Path) -> None:
         pass
     assert writer.files == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_each_conversation_has_one_bucket_however_its_id_is_written(kind: Any, *, is_dictionary: bool) -> None:
+    ids = [str(UUID(int=number)) for number in range(50)]
+    braced = [f"{{{each.upper()}}}" for each in ids]
+    columns: list[Any] = [pa.array(texts).cast(kind) for texts in (ids, braced)]
+    if is_dictionary:
+        columns = [pa.DictionaryArray.from_arrays(pa.array(range(50), pa.int32()), column) for column in columns]
+    plain = bucket_numbers(pa.table({"conversation_id": ids}), count=7, secret=b"any")
+    for column in columns:
+        assert bucket_numbers(pa.table({"conversation_id": column}), count=7, secret=b"any") == plain
 
 
 def job_of(source: Path, tmp_path: Path, *, buckets: int) -> reassembly.FilesJob:

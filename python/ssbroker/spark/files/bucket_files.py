@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from ssbroker._arrow import without_views
 from ssbroker._compat import cast
 from ssbroker.reassembly import md5
 from ssbroker.spark.arrow_columns import pc
@@ -193,7 +194,7 @@ def bucket_numbers(table: pa.Table, *, count: int, secret: bytes) -> Any:
         (True, 7)
     """
     name = next(name for name in _ID_COLUMNS if name in table.column_names)
-    ids: Any = table[name].combine_chunks()
+    ids: Any = without_views(table[name].combine_chunks())
     if pa.types.is_dictionary(ids.type):
         ids = ids.cast(ids.type.value_type)
     if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ssbroker._arrow import drop_columns, with_column
+from ssbroker._compat import is_binary_view, is_string_view
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
 from ssbroker._table_folders import NULL_PARTITION, partition_columns, refuse_delta_and_iceberg
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
@@ -99,7 +100,7 @@ class ParquetTypes:
     """The column types of a Parquet file.
 
     Attributes:
-        schema: The types; INT96 columns are timestamps.
+        schema: The types. INT96 columns are timestamps, and views are large types, because pyarrow's take does not support views.
         changed: The indexes of the columns that Arrow reads with a different type.
     """
 
@@ -111,10 +112,13 @@ class ParquetTypes:
         """Returns the types of an open file."""
         arrow_schema, columns = parquet.schema_arrow, parquet.schema
         is_int96 = [columns.column(number).physical_type == _INT96 for number in range(len(columns))]
-        if not any(is_int96):
-            return cls(arrow_schema, ())
-        leaves = iter(is_int96)
-        fields = [field.with_type(_with_timestamps(field.type, leaves)) for field in arrow_schema]
+        types = list(arrow_schema.types)
+        if any(is_int96):
+            leaves = iter(is_int96)
+            types = [_with_timestamps(each, leaves) for each in types]
+        fields = [
+            field.with_type(_with_leaves(each, _large_type)) for field, each in zip(arrow_schema, types, strict=True)
+        ]
         changed = [number for number, field in enumerate(fields) if field.type != arrow_schema.field(number).type]
         return cls(pa.schema(fields), tuple(changed))
 
@@ -143,6 +147,13 @@ def _with_timestamps(arrow_type: Any, leaves: Iterator[bool]) -> pa.DataType:
 
     replaced: pa.DataType = _with_leaves(arrow_type, replace)
     return replaced
+
+
+def _large_type(leaf: Any) -> Any:
+    """Returns the large type with the same values as a view; other types unchanged."""
+    if is_string_view(leaf):
+        return pa.large_string()
+    return pa.large_binary() if is_binary_view(leaf) else leaf
 
 
 def without_dictionaries(columns: pa.Schema) -> pa.Schema:
@@ -265,10 +276,11 @@ def read_split(split: Split, *, max_rows: int, dictionary_columns: Sequence[str]
 def _batches(split: Split, *, max_rows: int, dictionary_columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     settings: Any = {"pre_buffer": False, "buffer_size": 1 << 20, "coerce_int96_timestamp_unit": "us"}
     with pq.ParquetFile(split.file, **settings) as opened:
-        types, rows = ParquetTypes.of(opened), _rows_per_batch(opened, split.groups, max_rows)
+        rows = _rows_per_batch(opened, split.groups, max_rows)
         names: list[str] = [name for name in dictionary_columns if name in opened.schema_arrow.names]
         settings["metadata"] = opened.metadata
     with pq.ParquetFile(split.file, read_dictionary=names, **settings) as parquet:
+        types = ParquetTypes.of(parquet)
         for batch in parquet.iter_batches(rows, row_groups=list(split.groups), use_threads=False):
             yield types.cast(batch)
 
