@@ -246,3 +246,28 @@ def test_messages_wait_through_many_steps() -> None:
         assert runner.run(service_batch(fragment), now_us=START + number * SECOND) == {}
     catalogs_of(runner)[:] = [catalog(LATE)]
     assert bodies(runner.run(now_us=START + 60 * SECOND)) == [bytes([number]) * 2000 for number in range(60)]
+
+
+@pytest.mark.parametrize("is_reassembled", [True, False])
+@pytest.mark.parametrize("was_nullable", [True, False])
+def test_a_column_may_become_nullable_or_not_while_messages_wait(*, is_reassembled: bool, was_nullable: bool) -> None:
+    """It may change with the text of a query, such as a filter, and with the schema of a source."""
+    assembled = assembly(acknowledgements=False) if is_reassembled else None
+    runner = BucketRunner(task(assembled, routing([catalog(ROUTED)])))
+    batches = [
+        declared_nullable(service_batch(message_to(service, number)), is_nullable=is_nullable)
+        for number, (service, is_nullable) in enumerate(
+            [(LATE, was_nullable), (ROUTED, not was_nullable), (ROUTED, was_nullable)]
+        )
+    ]
+    assert runner.run(batches[0]) == {}
+    assert runner.run(batches[1], now_us=START + SECOND) == {}
+    assert runner.run(batches[2], now_us=START + 5 * SECOND) == {}
+    catalogs_of(runner)[:] = [catalog(ROUTED, LATE)]
+    assert bodies(runner.run(now_us=START + 6 * SECOND)) == [b"//Late 0", b"//Routed 1", b"//Routed 2"]
+
+
+def declared_nullable(batch: pa.RecordBatch, *, is_nullable: bool) -> pa.RecordBatch:
+    """Returns the batch with its extra columns declared nullable or not."""
+    fields = [field.with_nullable(is_nullable) if field.name.startswith("further") else field for field in batch.schema]
+    return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))

@@ -87,10 +87,11 @@ class DelayedQueue:
         new = (
             None
             if arrived is None or not arrived.num_rows
-            else _with_retry_columns(arrived, arrivals=arrivals, now_us=now_us)
+            else _with_retry_columns(_nullable(arrived), arrivals=arrivals, now_us=now_us)
         )
         if queue is None:
             return None, new
+        queue = _nullable(queue)
         # If the clock has been set back, no message waits longer than the longest wait.
         queue = with_column(queue, DUE, pc.min_element_wise(column(queue, DUE), now_us + RETRY_MAX_US))
         is_due = repeat(True, pa.bool_(), queue.num_rows) if changed else pc.less_equal(column(queue, DUE), now_us)
@@ -127,6 +128,13 @@ class DelayedQueue:
         due = pc.add(pc.min_element_wise(wait, RETRY_MAX_US), now_us)
         rows = with_column(with_column(rows, DUE, due), TRIES, pc.add(tries, 1))
         return released, rows.filter(is_held)
+
+
+def _nullable(rows: pa.Table) -> pa.Table:
+    """Returns the rows with all columns declared nullable, because a column may become nullable or not while messages wait."""
+    return pa.Table.from_arrays(
+        rows.columns, schema=pa.schema([field.with_nullable(nullable=True) for field in rows.schema])
+    )
 
 
 def _with_retry_columns(messages: pa.Table, *, arrivals: int, now_us: int) -> pa.Table:
