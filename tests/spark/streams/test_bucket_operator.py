@@ -127,6 +127,22 @@ def test_a_timer_for_a_completed_message_does_nothing() -> None:
     assert output_rows(bucket.setProcessingTime((START + 60 * SECOND) // MS)) == []
 
 
+@pytest.mark.parametrize("is_more_pending", [False, True])
+def test_a_bucket_counts_once_if_rows_and_a_timer_meet(*, is_more_pending: bool) -> None:
+    """Spark passes the rows of a micro-batch first, and then the timers that have expired."""
+    made = task(assembly(acknowledgements=False, max_pending_age_us=60 * SECOND), has_metrics=True)
+    untyped: Any = TwsTester
+    bucket = untyped(processor(made), timeMode="processingTime")
+    bucket.setProcessingTime(START // MS)
+    bucket.test(3, [cell(1, first_of_two(0))])
+    bucket._currentProcessingTimeMs = (START + 60 * SECOND) // MS
+    arrived = first_of_two(0, conversation=B) if is_more_pending else single(0, conversation=B)
+    kinds = [kind for kind, _ in output_rows(bucket.test(3, [cell(1, arrived)]))]
+    kinds += [kind for kind, _ in output_rows(bucket._handleExpiredTimers())]
+    assert sorted(kinds) == sorted(["expired", "figures"] + ["message"] * (not is_more_pending))
+    assert timers(bucket) == [(START + 120 * SECOND) // MS] * is_more_pending
+
+
 def test_the_processor_pickles_with_its_task() -> None:
     made = pickle.loads(cloudpickle.dumps(processor(task(assembly()))))
     untyped: Any = TwsTester

@@ -33,7 +33,10 @@ class BucketStore:
         self._parts: Final = StateParts(handle)
 
     def run_step(self, cells: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
-        """Runs a step of the current bucket with the cells that have arrived, at the time of the micro-batch; returns pairs of kind and cell."""
+        """Runs a step of the current bucket at the time of the micro-batch; returns pairs of kind and cell.
+
+        `cells` are the cells that have arrived; empty for a timer that has expired, which Spark deletes itself.
+        """
         state_before = self._parts.get()
         batches = [batch for cell in cells for batch in from_ipc(cell).to_batches()]
         output = run_step(self._task, state_before, batches, now_us=now_ms * _MICROSECONDS_PER_MS)
@@ -41,19 +44,30 @@ class BucketStore:
             self._parts.clear()
         elif output.state is not state_before:
             self._parts.put(output.state)
+        if cells:
+            self._delete_due_timers(now_ms)
         if output.due_us is not None:
             self._set_timer(-(-output.due_us // _MICROSECONDS_PER_MS), now_ms)
         return list(packed_rows.to_cells(output.rows))
 
+    def _delete_due_timers(self, now_ms: int) -> None:
+        """Deletes the timers for which Spark would run a second step in the same micro-batch, although the work is done."""
+        for timer in self._timers():
+            if timer <= now_ms:
+                self._handle.deleteTimer(timer)
+
     def _set_timer(self, due_ms: int, now_ms: int) -> None:
         """Keeps one timer in the future, at the due time or earlier."""
         due_ms = max(due_ms, now_ms + 1)
-        timers = [int(timer) for timer in self._handle.listTimers()]
+        timers = self._timers()
         for timer in timers:
             if timer > due_ms:
                 self._handle.deleteTimer(timer)
         if not any(now_ms < timer <= due_ms for timer in timers):
             self._handle.registerTimer(due_ms)
+
+    def _timers(self) -> list[int]:
+        return [int(timer) for timer in self._handle.listTimers()]
 
 
 def processor(task: StreamTask, *, in_pandas: bool = False) -> StatefulProcessor:
