@@ -468,12 +468,19 @@ def queue_slices(
     rows_max: int,
     bytes_max: int,
     slices_max: int | None = None,
+    include_sent: bool = True,
 ) -> list[QueueSlice]:
     """Splits the current contents of a queue or the transmission queue into slices."""
     with database.file.read() as connection:
         queue_id = _queue_id(database, connection, name)
         found = views.queue_slices(
-            connection, queue_id, after=after, until=until, rows_max=rows_max, bytes_max=bytes_max
+            connection,
+            queue_id,
+            after=after,
+            until=until,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+            include_sent=include_sent,
         )
         with closing(found):
             return list(islice(found, slices_max))
@@ -484,13 +491,22 @@ def last_queuing_order(database: DatabaseContext) -> int:
     return database.file.query(queues.last_queuing_order)
 
 
-def read_slice(database: DatabaseContext, name: str, span: tuple[int, int] | None, columns: Sequence[str]) -> pa.Table:
+def read_slice(
+    database: DatabaseContext,
+    name: str,
+    span: tuple[int, int] | None,
+    columns: Sequence[str],
+    *,
+    include_sent: bool = True,
+) -> pa.Table:
     """Returns the rows of a slice of a queue or the transmission queue."""
     schema = DATABASE_VIEWS[TRANSMISSION_QUEUE] if name == TRANSMISSION_QUEUE else QUEUE
     stored = [column for column in columns if column != DATABASE.name]
     with database.file.read() as connection:
         queue_id = _queue_id(database, connection, name)
-        rows = views.slice_rows(connection, queue_id, span, view_columns=schema.names, columns=stored)
+        rows = views.slice_rows(
+            connection, queue_id, span, view_columns=schema.names, columns=stored, include_sent=include_sent
+        )
     fields: list[pa.Field[Any]] = [schema.field(column) for column in stored]
     if not stored:
         return pa.table({DATABASE.name: [database.name] * len(rows)}, schema=pa.schema([DATABASE]))

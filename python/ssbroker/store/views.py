@@ -159,7 +159,14 @@ class QueueSlice(NamedTuple):
 
 
 def queue_slices(
-    connection: Connection, queue_id: int | None, *, after: int, until: int | None, rows_max: int, bytes_max: int
+    connection: Connection,
+    queue_id: int | None,
+    *,
+    after: int,
+    until: int | None,
+    rows_max: int,
+    bytes_max: int,
+    include_sent: bool = True,
 ) -> Generator[QueueSlice]:
     """Yields slices of the messages of a queue, or of the transmission queue if `queue_id` is None, in order.
 
@@ -170,10 +177,12 @@ def queue_slices(
         until: The last queuing order; None means the end.
         rows_max: Maximum number of rows in a slice.
         bytes_max: The number of body bytes after which a slice ends.
+        include_sent: Whether the slices include the copies of sent messages that a queue retains.
     """
     rows = size = 0
     number = after
-    for number, length in _lengths(connection, queue_id, after=after, until=_NUMBER_MAX if until is None else until):
+    last = _NUMBER_MAX if until is None else until
+    for number, length in _lengths(connection, queue_id, after=after, until=last, include_sent=include_sent):
         rows, size = rows + 1, size + (length or 0)
         if rows == rows_max or size >= bytes_max:
             yield QueueSlice(after, number, rows, size)
@@ -189,6 +198,7 @@ def slice_rows(
     *,
     view_columns: Sequence[str],
     columns: Sequence[str],
+    include_sent: bool = True,
 ) -> list[tuple[Any, ...]]:
     """Reads the rows of a slice; columns that are not requested, such as the body, are not read.
 
@@ -199,15 +209,16 @@ def slice_rows(
             messages, which have no queuing order.
         view_columns: Names of all columns of the view, in order.
         columns: Names of the columns to return.
+        include_sent: Whether to return the copies of sent messages that a queue retains.
     """
-    select, bindings = _select(queue_id, span)
+    select, bindings = _select(queue_id, span, include_sent=include_sent)
     selected = ", ".join(f'"{name}"' for name in columns) or "NULL"
     view = ", ".join(f'"{name}"' for name in view_columns)
     return connection.execute(f"WITH v ({view}) AS ({select}) SELECT {selected} FROM v", bindings).fetchall()  # noqa: S608
 
 
 def _lengths(
-    connection: Connection, queue_id: int | None, *, after: int, until: int
+    connection: Connection, queue_id: int | None, *, after: int, until: int, include_sent: bool
 ) -> Iterator[tuple[int, int | None]]:
     """Yields the queuing order and body length of each message after the position `after`, up to `until`, in order and on demand.
 
@@ -218,20 +229,28 @@ def _lengths(
     return heapq.merge(
         *(
             connection.execute(_LENGTHS_QUEUED, (queue_id, after, until, status, priority))
-            for status in _STATUSES
+            for status in _statuses(include_sent=include_sent)
             for priority in _PRIORITIES
         )
     )
 
 
-def _select(queue_id: int | None, span: tuple[int, int] | None) -> tuple[str, tuple[object, ...]]:
+def _statuses(*, include_sent: bool) -> tuple[int, ...]:
+    received = (RETAINED_RECEIVED, READY, EARLY)
+    return (*received, RETAINED_SENT) if include_sent else received
+
+
+def _select(
+    queue_id: int | None, span: tuple[int, int] | None, *, include_sent: bool
+) -> tuple[str, tuple[object, ...]]:
     if queue_id is None:
         return (_SLICE_PARKED, ()) if span is None else (_SLICE_WAITING, span)
-    return (_QUEUE_INCOMPLETE, (queue_id,)) if span is None else (_SLICE_QUEUED, (queue_id, *span))
+    if span is None:
+        return _QUEUE_INCOMPLETE, (queue_id,)
+    return _SLICE_QUEUED.format(statuses=_statuses(include_sent=include_sent)), (queue_id, *span)
 
 
 _NUMBER_MAX: Final = 2**63 - 1
-_STATUSES: Final = (RETAINED_RECEIVED, READY, EARLY, RETAINED_SENT)
 _PRIORITIES: Final = range(1, 11)
 # The index orders the messages of a queue by status, `is_hidden` and priority before queuing order, so each combination is read
 # separately, and the results are merged.
@@ -242,7 +261,7 @@ _LENGTHS_QUEUED: Final = f"{_LENGTHS_OF.format(0)} UNION ALL {_LENGTHS_OF.format
 _LENGTHS_WAITING: Final = """
     SELECT transmission_id, length(message_body) FROM ssb_transmission_queue
     WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""
-_SLICE_QUEUED: Final = f"""{_QUEUED} AND q.status IN {_STATUSES} AND q.is_hidden IN (0, 1) AND q.priority IN {tuple(_PRIORITIES)}
+_SLICE_QUEUED: Final = f"""{_QUEUED} AND q.status IN {{statuses}} AND q.is_hidden IN (0, 1) AND q.priority IN {tuple(_PRIORITIES)}
     AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
 _SLICE_WAITING: Final = f"""
     SELECT {_TRANSMITTED} FROM ssb_transmission_queue t {_TRANSMITTED_WITH}

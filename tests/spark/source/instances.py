@@ -41,10 +41,10 @@ def send(folder: Path, *bodies: bytes, to_service: str = "//Orders") -> None:
         )
 
 
-def receive(folder: Path, count: int) -> None:
-    """Receives messages from the queue."""
+def receive(folder: Path, count: int, *, queue: str = "Orders") -> None:
+    """Receives messages from a queue."""
     with ssbroker.Instance.open(folder, background=False) as instance, instance.database("Sales").transaction() as t:
-        assert t.receive("Orders", top=count, groups=None).num_rows == count
+        assert t.receive(queue, top=count, groups=None).num_rows == count
 
 
 def view(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import ssbroker
 from ssbroker.exceptions import InputError
 from ssbroker.spark.source.options import parse_read_options
 from ssbroker.spark.source.reader import Scan, Tail
 from ssbroker.store import views
-from tests.spark.source.instances import create_instance, send
+from tests.spark.source.instances import create_instance, receive, send, view
 
 
 @pytest.fixture
@@ -19,8 +21,8 @@ def folder(tmp_path: Path) -> Path:
     return create_instance(tmp_path / "shop")
 
 
-def tail_of(folder: Path) -> Tail:
-    options = parse_read_options({"path": str(folder), "queue": "Orders", "database": "Sales"})
+def tail_of(folder: Path, *, queue: str = "Orders", **further: str) -> Tail:
+    options = parse_read_options({"path": str(folder), "queue": queue, "database": "Sales", **further})
     return Tail(Scan.of(options, options.schema()))
 
 
@@ -58,3 +60,20 @@ def test_a_restored_database_is_reported(folder: Path) -> None:
     send(folder, b"other 2")
     with pytest.raises(InputError, match="the last queuing_order in Sales is 2"):
         tail_of(folder).latest(end, None)
+
+
+@pytest.mark.parametrize("inline", ["false", "true"])
+def test_copies_of_sent_messages_are_not_read(folder: Path, inline: str) -> None:
+    """With RETENTION = ON, a queue keeps copies of the messages that its service sends."""
+    with ssbroker.Instance.open(folder, background=False) as instance:
+        instance.execute("USE Sales; ALTER QUEUE Replies WITH RETENTION = ON")
+    send(folder, b"sent")
+    send(folder, b"received", to_service="//Shop")
+    receive(folder, 1, queue="Replies")
+    send(folder, b"sent too")
+    assert sorted(row["status"] for row in view(folder, "Replies")) == [0, 3, 3, 3]
+    tail = tail_of(folder, queue="Replies", inline=inline)
+    end = tail.latest(tail.initial(), None)
+    found = [batch for part in tail.parts(tail.initial(), end) for batch in tail.rows(part)]
+    assert pa.Table.from_batches(found)["message_body"].to_pylist() == [b"received"]
+    assert tail.latest(end, None) == end

@@ -155,6 +155,8 @@ class Slice(NamedTuple):
     """The range of `queuing_order`, after the first number and up to the second; None for messages without a `queuing_order`."""
     rows: int | None
     """The number of rows when the read was planned; None if it was not counted."""
+    include_sent: bool = True
+    """Whether to read the copies of sent messages that a queue retains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,13 @@ class Scan:
     def _read(self, instance: Instance, part: Slice) -> pa.Table:
         database = instance.database(part.database)
         return self._project(
-            views.read_slice(database_context(database), self.options.name, part.span, self.schema.names)
+            views.read_slice(
+                database_context(database),
+                self.options.name,
+                part.span,
+                self.schema.names,
+                include_sent=part.include_sent,
+            )
         )
 
     def _project(self, table: pa.Table) -> pa.Table:
@@ -283,6 +291,7 @@ Offset = dict[str, int]
 class Tail:
     """Reads the messages of a queue as a stream, ordered by their unique numbers (`queuing_order`).
 
+    Copies of sent messages, which a queue with RETENTION = ON contains too, are not read.
     Raises `InputError` for a view, whose rows have no order of arrival, and `OptionError` without a database.
     """
 
@@ -327,7 +336,7 @@ class Tail:
     def parts(self, start: Offset, end: Offset) -> list[Inline | Slice]:
         """Divides a micro-batch into partitions; `start` is the offset of the last message before it, `end` that of its last message."""
         slices = self._slices(start[_NUMBER_COLUMN], end[_NUMBER_COLUMN], rows_max=SLICE_ROWS, bytes_max=SLICE_BYTES)
-        parts = [Slice(self._database, (each.after, each.until), each.rows) for each in slices]
+        parts = [Slice(self._database, (each.after, each.until), each.rows, include_sent=False) for each in slices]
         return (
             [to_inline(table) for part in parts for table in self._tables(part)]
             if self._scan.options.inline
@@ -366,6 +375,7 @@ class Tail:
                 rows_max=rows_max,
                 bytes_max=bytes_max,
                 slices_max=slices_max,
+                include_sent=False,
             )
 
     def _check_last_number(self, last: int, seen: int) -> None:
