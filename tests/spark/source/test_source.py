@@ -53,6 +53,16 @@ def test_views_and_queues_are_read_as_tables(spark: SparkSession, folder: Path) 
     assert to_dicts(chosen.load(str(folder)).limit(1).collect()) == [{"message_body": b"one", "priority": 5}]
 
 
+def test_timestamps_do_not_depend_on_the_meaning_of_the_type_in_sql(
+    spark: SparkSession, folder: Path, configure: Configure
+) -> None:
+    send(folder, b"one")
+    configure("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    found = read(spark, folder, view="sys.conversation_endpoints", columns="lifetime")
+    assert found.dtypes == [("lifetime", "timestamp")]
+    assert found.where("lifetime IS NOT NULL").count() == 2
+
+
 def test_filters_are_pushed_down_if_enabled(spark: SparkSession, folder: Path, configure: Configure) -> None:
     send(folder, *(b"%d" % number for number in range(6)))
     configure("spark.sql.python.filterPushdown.enabled", "true")

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.spark.streams.options import PROVIDER, ROCKSDB
+from ssbroker.spark.streams.stream_state import STATE_SCHEMA
 from tests.rules.fragments import first_of_two
 from tests.spark.frames import Configure, frame_in_order
 from tests.worlds.fragment_tables import fragment_batch
@@ -59,6 +60,12 @@ def test_unreachable_paths_are_reported(spark: SparkSession) -> None:
     for path in ("nothing-of-hadoop://bucket/checkpoint", "a:b"):
         with pytest.raises(InputError, match=rf"^checkpoint: {path}: cannot be read: .+$"):
             ssbroker.spark.stream_state(spark, path)
+
+
+def test_timestamps_do_not_depend_on_the_meaning_of_the_type_in_sql(spark: SparkSession, configure: Configure) -> None:
+    configure("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    types = dict(spark.createDataFrame([], STATE_SCHEMA).dtypes)
+    assert (types["since"], types["until"]) == ("timestamp", "timestamp")
 
 
 def test_checkpoints_of_other_queries_are_reported(spark: SparkSession, tmp_path: Path) -> None:

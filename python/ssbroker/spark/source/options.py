@@ -152,20 +152,21 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """Returns columns as Spark DDL.
+    """Returns columns as Spark DDL, in which the type of `timestamp` depends on the setting `spark.sql.timestampType`.
 
     Examples:
-        >>> ddl(pa.schema({"status": pa.int16(), "message_body": pa.binary()}))
-        '`status` smallint, `message_body` binary'
+        >>> ddl(pa.schema({"status": pa.int16(), "lifetime": pa.timestamp("us", tz="UTC")}))
+        '`status` smallint, `lifetime` timestamp_ltz'
     """
-    return ", ".join(f"`{field.name}` {_DDL_TYPES[field.type]}" for field in schema)
+    spark_types = ((field.name, _SPARK_TYPES[field.type]) for field in schema)
+    return ", ".join(f"`{name}` {'timestamp_ltz' if kind == 'timestamp' else kind}" for name, kind in spark_types)
 
 
 def select_columns(requested: ReadOptions, columns: Mapping[str, str]) -> pa.Schema:
     """Returns the columns that a user-specified schema selects; raises `SchemaError` for an unknown column or a wrong type."""
     available = requested.schema()
     for name, spark_type in columns.items():
-        actual = _DDL_TYPES[available.field(name).type] if name in available.names else None
+        actual = _SPARK_TYPES[available.field(name).type] if name in available.names else None
         if actual != spark_type:
             found = "does not exist" if actual is None else f"has type {actual}, but the schema states {spark_type}"
             raise SchemaError(f"{requested.name}: column {name} {found}", column=name)
@@ -218,7 +219,7 @@ def _spark_type(arrow_type: pa.DataType) -> pa.DataType:
     return pa.binary() if pa.types.is_fixed_size_binary(arrow_type) else arrow_type
 
 
-_DDL_TYPES: Final = {
+_SPARK_TYPES: Final = {
     pa.string(): "string",
     pa.int16(): "smallint",
     pa.int32(): "int",

@@ -36,9 +36,9 @@ _COLUMNS: Final[dict[str, pa.DataType]] = {
 STATE_SCHEMA: Final = (
     "bucket int, waits_for string, conversation_id binary, is_initiator boolean, message_sequence_number bigint, "
     "fragment_count int, received_fragments int, received_bytes bigint, first_missing_fragment int, "
-    "waits_for_sequence_number bigint, to_service_name string, tries int, since timestamp, until timestamp"
+    "waits_for_sequence_number bigint, to_service_name string, tries int, since timestamp_ltz, until timestamp_ltz"
 )
-"""The columns of `stream_state`."""
+"""The columns of `stream_state`. In DDL, the type of `timestamp` depends on the setting `spark.sql.timestampType`."""
 _NO_STATE: Final = "requirement failed"
 """The only text that Spark reports if a stateful operator has no state."""
 
