@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import ssbroker
 from ssbroker.spark.streams import stream_rows
+from ssbroker.spark.streams.delayed_queue import _split_excess
 from tests.oracle.traffic import Fragment, Row
 from tests.rules.fragments import A, B, single
 from tests.spark.streams.steps import (
@@ -271,3 +272,20 @@ def declared_nullable(batch: pa.RecordBatch, *, is_nullable: bool) -> pa.RecordB
     """Returns the batch with its extra columns declared nullable or not."""
     fields = [field.with_nullable(is_nullable) if field.name.startswith("further") else field for field in batch.schema]
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.string()), pa.map_(pa.string(), pa.binary()), pa.struct([("text", pa.string())]), pa.string_view()],
+    ids=str,
+)
+def test_the_limit_includes_all_columns_of_variable_size(kind: Any) -> None:
+    text = "x" * 1000
+    value: Any = [(text, b"")] if pa.types.is_map(kind) else [text] if pa.types.is_list(kind) else text
+    value = {"text": text} if pa.types.is_struct(kind) else value
+    rows: Any = pa.array([value] * 3, kind)
+    queue = pa.table({"message_body": pa.array([b""] * 3), "further_0": rows})
+    excess, kept = _split_excess(queue, 2 * 1500)
+    assert excess is not None
+    assert kept is not None
+    assert (excess.num_rows, kept.num_rows) == (1, 2)

@@ -167,9 +167,11 @@ def _split_excess(queue: pa.Table, max_bytes: int) -> tuple[pa.Table | None, pa.
     """Returns the oldest rows beyond the size limit, and the rest."""
     sizes: ArrowColumn = repeat(_ROW_BYTES, pa.int64(), queue.num_rows)
     for field in queue.schema:
-        if _has_variable_size(field.type):
-            length = pc.fill_null(pc.binary_length(column(queue, field.name)), 0).cast(pa.int64())
-            sizes = pc.add(sizes, length)
+        values = column(queue, field.name)
+        if _is_text_or_binary(field.type):
+            sizes = pc.add(sizes, pc.fill_null(pc.binary_length(values), 0).cast(pa.int64()))
+        elif not _has_fixed_size(field.type):  # Arrow does not compute the size of each value
+            sizes = pc.add(sizes, values.nbytes // queue.num_rows)
     total = pc.sum(sizes).as_py()
     if total <= max_bytes:
         return None, queue
@@ -179,10 +181,17 @@ def _split_excess(queue: pa.Table, max_bytes: int) -> tuple[pa.Table | None, pa.
     return queue.slice(0, count), _none_if_empty(queue.slice(count))
 
 
-def _has_variable_size(arrow_type: pa.DataType) -> bool:
+def _is_text_or_binary(arrow_type: pa.DataType) -> bool:
     return any(
         test(arrow_type)
         for test in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
+    )
+
+
+def _has_fixed_size(arrow_type: pa.DataType) -> bool:
+    return any(
+        test(arrow_type)
+        for test in (pa.types.is_primitive, pa.types.is_decimal, pa.types.is_fixed_size_binary, pa.types.is_null)
     )
 
 
