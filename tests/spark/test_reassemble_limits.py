@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
 from ssbroker.spark import arguments, reassembly_task
+from ssbroker.spark.reassembly_output import INCOMPLETE, REJECTION
 from tests.rules.fragments import A, B
 from tests.spark.frames import Configure, frame, frame_in_order
 from tests.spark.traffic import collect_all, expected_rows
@@ -179,3 +180,32 @@ def test_groups_with_colliding_hashes_are_reassembled() -> None:
     batches = mixed.append_column("place", pa.array([7] * 30)).combine_chunks().to_batches(max_chunksize=4)
     output = pa.Table.from_batches(list(reassembly_task.reassemble_partition(task, iter(batches))))
     assert output["kind"].to_pylist() == [0] * 10
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_limit_does_not_depend_on_the_batches(*, in_order: bool) -> None:
+    """Spark chooses the boundaries of batches, so a repeated job would have another result."""
+    tables = [
+        fragments(conversation=UUID(int=number), messages=1, cut=5).append_column(
+            "place", pa.array([number << 32] * 20)
+        )
+        for number in range(1, 4)
+    ]
+    table = pa.concat_tables(tables).combine_chunks()
+    task = reassembly_task.ReassembleTask(
+        names=tuple(table.column_names[:-1]),
+        extra=(),
+        by_message=False,
+        in_order=in_order,
+        max_message_bytes=1000,
+        max_fragments_per_message=None,
+        max_pending_bytes=1500,
+        session_keys=None,
+        routing=None,
+    )
+    found = []
+    for size in (30, 40, 60, 1000):
+        batches = list(reassembly_task.reassemble_partition(task, iter(table.to_batches(max_chunksize=size))))
+        found.append(sorted(pa.Table.from_batches(batches).to_pylist(), key=str))
+    assert Counter(row["kind"] for row in found[0]).keys() == {REJECTION, INCOMPLETE}
+    assert found == [found[0]] * 4

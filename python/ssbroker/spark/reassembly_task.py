@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ssbroker import _core
 from ssbroker.exceptions import InputError
 from ssbroker.reassembly import Reassembler
-from ssbroker.spark.arrow_columns import ArrowColumn
+from ssbroker.spark.arrow_columns import ArrowColumn, pc
 from ssbroker.spark.decision_codes import CODED_ARROW_TYPES, Labels
 from ssbroker.spark.fragment_columns import SEQUENCE_BITS, SORT_KEY
 from ssbroker.spark.reassembly_output import COLUMNS, INCOMPLETE, KEYS, KIND, MESSAGE, REJECTION
@@ -21,6 +20,8 @@ from ssbroker.spark.routing_task import RouteTask, coded_decisions_of_batch
 from ssbroker.spark.shared_values import SharedValue
 
 _COUNT_COLUMN: Final = "whole_count"
+_ROW_CHARGE_MAX: Final = 512
+"""More than what `Reassembler` counts for a fragment, a message and a direction in addition to the contents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ class _AssemblyRun:
         """Reassembles a batch.
 
         The first group of the batch may have started in an earlier batch, and the last may continue in a later one. The groups in between
-        are complete in this batch and bounded by its size, so they need no limit and leave no state.
+        are complete in this batch and leave no state. They are pushed together if the batch is so small that none can exceed the limit.
         """
         group = self._group_ids(batch)
         count = batch.num_rows
@@ -98,9 +99,11 @@ class _AssemblyRun:
             yield from self._rows(batch.slice(0, start))
         if start < count:
             yield from self.finish()
-            if start < end:
-                self._reassembler = self._new_reassembler(limited=False)
-                yield from self._rows(batch.slice(start, end - start))
+            middle = batch.slice(start, end - start)
+            is_small = _charge_max(middle) <= self._task.max_pending_bytes
+            for groups in (middle,) if is_small else _split_groups(middle, group.slice(start, end - start)):
+                self._reassembler = self._new_reassembler(limited=not is_small)
+                yield from self._rows(groups)
                 yield from self.finish()
             self._reassembler = self._new_reassembler()
             yield from self._rows(batch.slice(end))
@@ -164,6 +167,22 @@ class _AssemblyRun:
             in_order=task.in_order and not task.by_message,
             session_keys=keys,
         )
+
+
+def _charge_max(fragments: pa.RecordBatch) -> int:
+    """Returns more than what `Reassembler` can count towards `max_pending_bytes` for fragments of one direction.
+
+    A direction without a complete message may use only half of the limit, so the size counts twice.
+    """
+    return 2 * (2 * fragments.nbytes + _ROW_CHARGE_MAX * fragments.num_rows)
+
+
+def _split_groups(rows: pa.RecordBatch, group: ArrowColumn) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of each group."""
+    start = 0
+    for end in pc.run_end_encode(group).run_ends.to_pylist():
+        yield rows.slice(start, end - start)
+        start = end
 
 
 def _count_rows(group: ArrowColumn, value: int) -> int:
