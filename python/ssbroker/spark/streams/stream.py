@@ -178,7 +178,7 @@ def stream(
         buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint. Each
             micro-batch reads and writes whole buckets; a few hundred KB per bucket work well.
         bucket_key: A key for the hash that assigns conversations to buckets, so that senders cannot choose ids that share a bucket. Fixed
-            for the lifetime of a checkpoint.
+            for the lifetime of a checkpoint. Query plans, Spark's UI and event logs show it.
         max_pending_age: The time after which a message that gets no more fragments is dropped and emitted as expired,
             without its body, whether it is incomplete or waits for an earlier message; its fragments may be sent again.
             With `in_order`, this does not unblock the direction: later messages wait for the same number and expire in
