@@ -573,7 +573,7 @@ def test_system_contracts_and_message_types_exist(instance: Instance, sales: Dat
         ("USE Sale", 911, "did you mean Sales?"),
         ("CREATE QUEUE Q WITH STATU = ON", 102, "did you mean STATUS?"),
         ("CREATE DATABASE Sales", 1801, "guard it: IF DB_ID(N'Sales') IS NULL CREATE DATABASE [Sales]"),
-        (":connect other\nCREATE QUEUE Q", None, "a script runs on one instance"),
+        ("\n:connect other\nCREATE QUEUE Q", None, "x.sql:2: :connect other: a script runs on one instance"),
     ],
 )
 def test_nothing_made_is_an_error(

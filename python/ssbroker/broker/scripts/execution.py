@@ -114,9 +114,8 @@ def _ensure(
     parsed = []
     for batch in batches(source):
         if batch.server is not None:
-            position = batch.tokens[0].start if batch.tokens else 0
             raise source.error(
-                position,
+                batch.connected_at,
                 f":connect {batch.server}: ensure changes a single instance and cannot connect to another; remove the command",
             )
         parsed.append(_parse(runner, source, batch))
@@ -201,9 +200,8 @@ class _Execution:
     def _batches(self, source: ScriptSource, *, may_be_empty: bool) -> None:
         for batch in batches(source):
             if batch.server is not None:
-                position = batch.tokens[0].start if batch.tokens else 0
                 raise source.error(
-                    position,
+                    batch.connected_at,
                     f":connect {batch.server}: a script runs on one instance; put the statements of each server into a script "
                     "of its own, and run each on its instance",
                 )
