@@ -116,23 +116,29 @@ _ROUTINE: Final = frozenset({"PRINT", "SET"})
 """Skipped statements that almost every script contains."""
 
 
-def parse_size(text: str, *, option: str) -> int | None:
-    """Parses a number of bytes, with or without a unit; returns None for `none`, which means no limit.
+def parse_size(text: str, *, option: str) -> int:
+    """Parses a number of bytes, with or without a unit.
 
     Examples:
-        >>> parse_size("256MiB", option="--max-pending-bytes"), parse_size("2 kB", option="--max-pending-bytes")
+        >>> parse_size("256MiB", option="--max-message-bytes"), parse_size("2 kB", option="--max-message-bytes")
         (268435456, 2000)
     """
-    if text.lower() == _NO_LIMIT:
-        return None
     found = _SIZE.fullmatch(text)
     if found is None:
-        raise OptionError(
-            f"{option}: {text!r:.80} is not a valid size; expected a size such as 256MiB, or 'none' for no limit"
-        )
+        raise OptionError(f"{option}: {text!r:.80} is not a valid size; expected a size such as 256MiB")
     number, unit, binary = found.groups()
     scale: int = (1024 if binary else 1000) ** (_UNITS.index(unit.lower()) + 1 if unit else 0)
     return int(number) * scale
+
+
+def parse_size_limit(text: str, *, option: str) -> int | None:
+    """Parses a number of bytes, with or without a unit; returns None for `none`, which means no limit."""
+    if text.lower() == _NO_LIMIT:
+        return None
+    try:
+        return parse_size(text, option=option)
+    except OptionError as error:
+        raise OptionError(f"{error}, or 'none' for no limit") from None
 
 
 @contextmanager

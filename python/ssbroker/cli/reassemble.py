@@ -20,6 +20,7 @@ from ssbroker.cli.options import (
     ThreadsOption,
     parse_count,
     parse_size,
+    parse_size_limit,
 )
 from ssbroker.cli.reassemble_files import ReassembleJob, default_pending_bytes, reassemble_files
 from ssbroker.cli.reassemble_summary import (
@@ -167,7 +168,7 @@ def reassemble(
         raise OptionError("--session-keys and --session-key-column cannot be used together: specify one of them")
     tables = {MESSAGES: output, REJECTED: rejected, INCOMPLETE: incomplete, ACKNOWLEDGEMENTS: acknowledgements}
     limits = {
-        "max_pending_bytes": (max_pending_bytes, parse_size),
+        "max_pending_bytes": (max_pending_bytes, parse_size_limit),
         "max_pending_messages": (max_pending_messages, parse_count),
         "max_message_bytes": (max_message_bytes, parse_size),
         "max_fragments_per_message": (max_fragments_per_message, parse_count),
