@@ -344,7 +344,7 @@ def test_what_is_left_undone_is_warned_of(sales: Instance) -> None:
         sales.ensure("-- ssbroker: addresses=a:4022\nCREATE QUEUE Q")
     with pytest.raises(DdlError, match="no statement"):
         sales.ensure("PRINT 'x'")
-    with pytest.raises(DdlError, match="^line 1: :connect other: ensure changes a single instance"):
+    with pytest.raises(DdlError, match=r"^line 1: :connect other: ensure changes a single instance"):
         sales.ensure(":connect other\nCREATE QUEUE Q")
     with pytest.raises(OptionError, match="ddl: expected the text of a script, got bytes"):
         sales.ensure(b"CREATE QUEUE Q")  # type: ignore[arg-type]
