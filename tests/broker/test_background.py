@@ -10,7 +10,6 @@ from queue import SimpleQueue
 
 import pytest
 
-from ssbroker._well_known import DIALOG_TIMER
 from ssbroker.broker import local_delivery
 from ssbroker.broker.database import Database
 from ssbroker.broker.delivery import Delivery
@@ -18,7 +17,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.local_delivery import DeliveryResult
 from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event
 from tests.broker import sample_databases
-from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, send, statuses, waiting
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, received, send, waiting
 from tests.internals import background_of
 
 DEADLINE = 60.0
@@ -47,40 +46,6 @@ def next_body(database: Database, queue: str = ORDERS) -> bytes | None:
     with database.transaction() as t:
         table = t.receive(queue, top=1, timeout=DEADLINE)
         return table["message_body"][0].as_py() if table.num_rows else None
-
-
-def test_a_locked_database_does_not_delay_the_others(tmp_path: Path) -> None:
-    """Neither its messages nor its timers; the lock timeout is longer than the test waits."""
-    with Instance.create(tmp_path / "instance", name="shop", lock_timeout=DEADLINE * 10) as instance:
-        sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
-        dialog = send(sales, b"one")
-        with stock.transaction() as t:
-            t.begin_conversation_timer(t.receive(ORDERS)["conversation_handle"][0].as_py(), 1)
-        locked, unlocked = threading.Event(), threading.Event()
-
-        def lock() -> None:
-            with stock.transaction() as t:
-                t.connection.execute("CREATE TABLE slow (id INTEGER PRIMARY KEY)")
-                locked.set()
-                unlocked.wait(DEADLINE * 2)
-
-        holder = threading.Thread(target=lock)
-        holder.start()
-        try:
-            assert locked.wait(DEADLINE)
-            with sales.transaction() as t:
-                t.send(dialog, b"two")
-                t.begin_conversation_timer(dialog, 1)
-            with sales.transaction() as t:
-                assert t.receive(REPLIES, timeout=DEADLINE)["message_type_name"].to_pylist() == [DIALOG_TIMER]
-            assert statuses(sales) == {"9749"}
-        finally:
-            unlocked.set()
-            holder.join()
-        with stock.transaction() as t:
-            assert t.receive(ORDERS, timeout=DEADLINE).num_rows
-        assert instance.run_due() is not None
-        assert waiting(sales) == []
 
 
 def test_a_new_service_gets_waiting_messages_immediately(instance: Instance, sales: Database) -> None:

@@ -25,8 +25,6 @@ from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.retry_waits import Backoff
 from ssbroker.protocol.settings import SECOND
 
-BACKGROUND_LOCK_TIMEOUT: Final = 0.25
-"""Seconds that the background thread waits for a locked database; its work in other databases waits meanwhile."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
@@ -52,7 +50,6 @@ class Background:
         )
         self.activation: Final = Activation(instance, public=public)
         self._versions: dict[int, int] = {}
-        self._lock_timeout: Final = BACKGROUND_LOCK_TIMEOUT if instance.background else None
         self._runner: Final = WorkerThread(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
@@ -61,7 +58,7 @@ class Background:
         self._check_for_changes()
         for database in self._instance.databases:
             self._run_timers(database, now=at, is_delivered=False)
-        self.delivery.run_due(now=at, lock_timeout=self._lock_timeout)
+        self.delivery.run_due(now=at)
         # Readers run last, and due times are read after they have run, because readers may set timers.
         due_times = [self.activation.run_due(now=at), self._schedule.next_time()]
         due_times += [self._run_timers(database, now=at, is_delivered=True) for database in self._instance.databases]
@@ -153,8 +150,8 @@ class Background:
 
     def _run_timers(self, database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
         try:
-            self.dynamic_routing.close_ended_requests(database, lock_timeout=self._lock_timeout)
-            return run_due(database, now=now, is_delivered=is_delivered, lock_timeout=self._lock_timeout)
+            self.dynamic_routing.close_ended_requests(database)
+            return run_due(database, now=now, is_delivered=is_delivered)
         except SsbrokerError as error:
             log_failure(database, "timers and lifetimes could not be processed; retrying in 1 s", error)
             return now + SECOND

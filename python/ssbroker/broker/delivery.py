@@ -204,12 +204,8 @@ class Delivery:
         if transport is not None:
             transport.forget(sender)
 
-    def run_due(self, *, now: int, lock_timeout: float | None = None) -> None:
-        """Delivers messages that are new, were left by other processes, or are due for a retry.
-
-        Waits up to `lock_timeout` seconds for each target that is locked, and then leaves its messages to the next call, which
-        is due immediately. With None, waits as long as any other writer, and retries such messages later.
-        """
+    def run_due(self, *, now: int) -> None:
+        """Delivers messages that are new, were left by other processes, or are due for a retry."""
         if self._thread_state.is_delivering:  # called by a subscriber during a delivery
             return
         databases = self._instance.databases
@@ -223,7 +219,7 @@ class Delivery:
                     "the transmission queue could not be scanned for waiting messages; trying again later",
                     error,
                 )
-            self._deliver_with_follow_ups(database, now=now, lock_timeout=lock_timeout)
+            self._deliver_with_follow_ups(database, now=now, lock_timeout=None)
 
     def _keep_databases(self, database_ids: Collection[int]) -> None:
         """Forgets all databases except those with the given ids: the instance no longer contains them."""
@@ -311,16 +307,11 @@ class Delivery:
             target = self._instance.database(name)
             local.deliver(target, broker_instance, [each.endpoint_id for each in group])
         in_transit = {each.endpoint_id for each in planned.outgoing}
-        if lock_timeout is None:
-            local.problems |= local.locked
-        problems = {**local.problems, **transport_problems}
-        if lock_timeout != SHORT_LOCK_TIMEOUT:  # a thread that commits leaves the status to the background thread
-            problems |= local.locked
-        statuses = {endpoint_id: str(why) for endpoint_id, why in problems.items()}
+        statuses = {endpoint_id: str(why) for endpoint_id, why in {**local.problems, **transport_problems}.items()}
         if transport is not None:  # otherwise the serving process writes their status
             statuses = dict.fromkeys(in_transit, NO_PROBLEM) | statuses
         write_statuses(database, senders, statuses)
-        return {*local.problems}, in_transit, local.locked.keys() - local.problems.keys()
+        return {*local.problems}, in_transit, local.deferred
 
     def _is_served_elsewhere(self) -> bool:
         """Returns whether another process serves the instance; that process notices this process's commits by itself."""

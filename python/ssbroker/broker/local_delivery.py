@@ -166,14 +166,14 @@ class LocalDelivery:
 
     Attributes:
         problems: Why messages were not delivered, by sender id.
-        locked: The senders whose target was locked for longer than `lock_timeout`, with the status that says so.
+        deferred: Senders whose target was locked for longer than `lock_timeout`; a caller with more time delivers them.
     """
 
     def __init__(self, source: DatabaseContext, *, lock_timeout: float | None) -> None:
         self._source: Final = source
         self._lock_timeout: Final = lock_timeout
         self.problems: dict[int, TransmissionStatus] = {}
-        self.locked: dict[int, TransmissionStatus] = {}
+        self.deferred: set[int] = set()
 
     def deliver(self, target: DatabaseContext, broker_instance: bytes | None, endpoint_ids: Sequence[int]) -> None:
         """Delivers the waiting messages of conversations to one database, each conversation in order."""
@@ -183,7 +183,10 @@ class LocalDelivery:
             try:
                 delivered = self._deliver_isolating_failures(target, broker_instance, batches)
             except LockTimeoutError:
-                self.locked |= dict.fromkeys(remaining, transmission_status.target_locked(target.name))
+                if self._lock_timeout is None:
+                    self.problems |= dict.fromkeys(remaining, transmission_status.target_locked(target.name))
+                else:
+                    self.deferred |= set(remaining)
                 return
             except StorageError as error:
                 self.problems |= dict.fromkeys(remaining, transmission_status.unavailable(target.name, str(error)))

@@ -102,7 +102,7 @@ def test_a_status_fits_its_column() -> None:
             "11219",
             "USE [Stock]; ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;",
         ),
-        (transmission_status.target_locked("Stock"), "9749", "a transaction that is left open"),
+        (transmission_status.target_locked("Stock"), "9749", "lock_timeout"),
         (transmission_status.unavailable("Stock", "disk is full"), "28012", "disk is full"),
         (transmission_status.other_failure("no memory"), "9798", "no memory"),
         (transmission_status.dropped_by_target(11224, "another copy"), "11224", "another copy"),

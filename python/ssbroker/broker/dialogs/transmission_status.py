@@ -170,10 +170,10 @@ def no_principal(address: str, mirror_address: str) -> TransmissionStatus:
 
 
 def target_locked(database: str) -> TransmissionStatus:
-    """Returns the status if other transactions keep the target database locked."""
+    """Returns the status if other transactions locked the target database for longer than `lock_timeout`."""
     return TransmissionStatus(
         9749,
-        f"other transactions keep {quoted(database)} locked. Delivery is retried automatically; "
+        f"other transactions locked {quoted(database)} for longer than lock_timeout. Delivery is retried automatically; "
         "if the problem persists, look for a transaction that is left open.",
     )
 
