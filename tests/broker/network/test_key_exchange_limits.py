@@ -137,6 +137,7 @@ def test_refused_rows_are_not_checked_again_while_a_database_is_locked(
         t.connection.execute("CREATE TABLE slow (id INTEGER PRIMARY KEY)")
         for _ in range(3):
             mixed.network.servers["bank"].exchange.turn()
+            mixed.network.clock.advance(seconds=1)
     mixed.network.settle()
     assert mixed.receive_orders() == [b"two chairs"]
     assert len(refused_keys(mixed)) == 3

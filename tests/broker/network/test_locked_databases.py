@@ -14,7 +14,7 @@ import pytest
 
 from ssbroker.broker.instance import instance_context
 from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT
-from ssbroker.broker.network.inbound import LOCK_WAIT_INTERVAL, InboundProcessor, InboundRows
+from ssbroker.broker.network.inbound import LOCK_PAUSE, InboundProcessor, InboundRows
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.exceptions import LockTimeoutError
 from ssbroker.protocol.events import EventLog
@@ -78,22 +78,29 @@ def test_a_call_waits_once_for_a_locked_database() -> None:
     assert exchange.locked.waits == [EXCHANGE_LOCK_TIMEOUT]
 
 
-def test_a_database_that_stays_locked_is_waited_for_once_in_an_interval() -> None:
+def test_a_database_that_stays_locked_is_tried_again_after_a_pause() -> None:
     exchange = Exchange()
-    for now in (0, LOCK_WAIT_INTERVAL // 2, LOCK_WAIT_INTERVAL, LOCK_WAIT_INTERVAL + 1, LOCK_WAIT_INTERVAL // 3):
-        assert exchange.process(1, 3, now=now) == [1, 3]
-    # The last time is that of a clock that was set back.
-    assert exchange.locked.waits == [EXCHANGE_LOCK_TIMEOUT, 0.0, EXCHANGE_LOCK_TIMEOUT, 0.0, EXCHANGE_LOCK_TIMEOUT]
+    times = (
+        0,
+        LOCK_PAUSE // 2,
+        LOCK_PAUSE,
+        LOCK_PAUSE + 1,
+        LOCK_PAUSE // 3,
+    )  # the last one after the clock was set back
+    for now in times:
+        assert exchange.process(1, 2, 3, now=now) == [1, 3]
+    assert exchange.locked.waits == [EXCHANGE_LOCK_TIMEOUT] * 3
+    assert exchange.free.received == [2] * 5
 
 
 def test_a_database_is_waited_for_again_once_it_was_free() -> None:
     exchange = Exchange()
     assert exchange.process(1, now=0) == [1]
     exchange.locked.is_locked = False
-    assert exchange.process(1, now=1) == []
+    assert exchange.process(1, now=LOCK_PAUSE) == []
     exchange.locked.is_locked = True
-    assert exchange.process(3, now=2) == [3]
-    assert exchange.locked.waits == [EXCHANGE_LOCK_TIMEOUT, 0.0, EXCHANGE_LOCK_TIMEOUT]
+    assert exchange.process(3, now=LOCK_PAUSE + 1) == [3]
+    assert exchange.locked.waits == [EXCHANGE_LOCK_TIMEOUT] * 3
 
 
 @pytest.fixture

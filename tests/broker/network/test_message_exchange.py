@@ -443,7 +443,7 @@ def test_the_exchange_does_not_wait_for_long_writers(shop_and_bank: ShopAndBank)
         next_turn = shop_and_bank.network.servers["bank"].exchange.turn()
     assert shop_and_bank.receive_orders() == []
     assert next_turn > 0, "the exchange must be called again"
-    shop_and_bank.network.settle()
+    shop_and_bank.network.settle(seconds=1)
     assert shop_and_bank.receive_orders() == [b"held up"]
 
 

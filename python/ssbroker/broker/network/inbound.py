@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ssbroker._text import quoted, restore_spaces
 from ssbroker.broker.background import Background
-from ssbroker.broker.context import DatabaseContext, InstanceContext, log_failure
+from ssbroker.broker.context import InstanceContext, log_failure
 from ssbroker.broker.dynamic_routing import REQUESTS_BURST, REQUESTS_PER_SECOND, RouteRequest
 from ssbroker.broker.network.conversations_in_transit import ConversationsInTransit
 from ssbroker.broker.network.database_dialogs import DatabaseDialogs, DialogRegistry
@@ -382,9 +382,8 @@ ATTEMPTS_MAX: Final = 10
 """The maximum number of times that a batch is planned again because other writers have changed its endpoints."""
 FAILED_ROWS_MAX: Final = 16
 """The maximum number of failing rows that are isolated in one batch."""
-LOCK_WAIT_INTERVAL: Final = SECOND
-"""The interval, in microseconds, between waits for a database that stays locked. Without any wait, a database whose
-transactions follow each other closely would never be free at the right moment."""
+LOCK_PAUSE: Final = SECOND // 4
+"""After a wait for a locked database has ended without the lock, its rows are deferred for this time, in microseconds."""
 _UNEXPECTED_ERROR: Final = 9736
 
 
@@ -412,7 +411,7 @@ class InboundProcessor:
     ) -> list[Batch]:
         """Processes batches; returns the batches that could not be written because the database was locked for `lock_timeout` seconds.
 
-        Waits for a locked database at most once in each call and each `LOCK_WAIT_INTERVAL`, so that other databases do not wait with it. Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the
+        Waits for a locked database only once, and then not again for `LOCK_PAUSE`, so that other databases do not wait with it. Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the
         failing row is alone, so that one invalid row cannot block all others.
         """
         self._first_row_check.start_round()
@@ -449,18 +448,19 @@ class InboundProcessor:
         failed: list[tuple[pa.Table, Exception]] = []
         for part in parts:
             rows = part.rows
-            if part.dialogs in deferred:  # later rows must not overtake the deferred ones
-                deferred[part.dialogs].append((peer, rows))
+            database_id = part.dialogs.database.database_id
+            # Later rows must not overtake deferred ones.
+            if part.dialogs in deferred or 0 <= now - self._waited_at.get(database_id, -LOCK_PAUSE) < LOCK_PAUSE:
+                deferred.setdefault(part.dialogs, []).append((peer, rows))
                 continue
-            wait = lock_timeout if self._may_wait(part.dialogs.database, now) else 0.0
             try:
-                rows, keys = self._first_row_check.check(peer, part, lock_timeout=wait)
-                self._write(peer, part, rows, keys, now=now, lock_timeout=wait)
-                self._waited_at.pop(part.dialogs.database.database_id, None)
+                rows, keys = self._first_row_check.check(peer, part, lock_timeout=lock_timeout)
+                self._write(peer, part, rows, keys, now=now, lock_timeout=lock_timeout)
+                self._waited_at.pop(database_id, None)
             except LockTimeoutError:  # refused rows are not checked and reported again
                 deferred[part.dialogs] = [(peer, rows)]
-                if wait:
-                    self._waited_at[part.dialogs.database.database_id] = now
+                if lock_timeout:
+                    self._waited_at[database_id] = now
             except StorageError as error:
                 log_failure(
                     part.dialogs.database, "received messages could not be stored; the peer will send them again", error
@@ -468,11 +468,6 @@ class InboundProcessor:
             except Exception as error:  # noqa: BLE001 - the caller reports it
                 failed.append((rows, error))
         return failed
-
-    def _may_wait(self, database: DatabaseContext, now: int) -> bool:
-        """Returns whether to wait for the lock of a database; False if a recent wait was in vain."""
-        waited_at = self._waited_at.get(database.database_id)
-        return waited_at is None or not 0 <= now - waited_at < LOCK_WAIT_INTERVAL
 
     def _drop(self, peer: Peer, rows: pa.Table, error: Exception, now: int) -> None:
         """Logs and reports rows that cannot be processed."""
