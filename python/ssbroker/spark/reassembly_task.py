@@ -88,7 +88,7 @@ class _AssemblyRun:
         """Reassembles a batch.
 
         The first group of the batch may have started in an earlier batch, and the last may continue in a later one. The groups in between
-        are complete in this batch and leave no state. They are pushed together if the batch is so small that none can exceed the limit.
+        are complete in this batch and leave no state. Those that cannot exceed the limit together are pushed together.
         """
         group = self._group_ids(batch)
         count = batch.num_rows
@@ -99,9 +99,10 @@ class _AssemblyRun:
             yield from self._rows(batch.slice(0, start))
         if start < count:
             yield from self.finish()
-            middle = batch.slice(start, end - start)
-            is_small = _charge_max(middle) <= self._task.max_pending_bytes
-            for groups in (middle,) if is_small else _split_groups(middle, group.slice(start, end - start)):
+            length = end - start
+            for groups, is_small in _parts(
+                batch.slice(start, length), group.slice(start, length), limit=self._task.max_pending_bytes
+            ):
                 self._reassembler = self._new_reassembler(limited=not is_small)
                 yield from self._rows(groups)
                 yield from self.finish()
@@ -177,12 +178,21 @@ def _charge_max(fragments: pa.RecordBatch) -> int:
     return 2 * (2 * fragments.nbytes + _ROW_CHARGE_MAX * fragments.num_rows)
 
 
-def _split_groups(rows: pa.RecordBatch, group: ArrowColumn) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of each group."""
-    start = 0
-    for end in pc.run_end_encode(group).run_ends.to_pylist():
-        yield rows.slice(start, end - start)
-        start = end
+def _parts(rows: pa.RecordBatch, group: ArrowColumn, *, limit: int) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    """Yields whole groups that cannot exceed a limit together, with True, and each group that may exceed it alone, with False."""
+    start = end = 0
+    is_small = _charge_max(rows) <= limit
+    for group_end in (rows.num_rows,) if is_small else pc.run_end_encode(group).run_ends.to_pylist():
+        if _charge_max(rows.slice(start, group_end - start)) > limit:
+            if start < end:
+                yield rows.slice(start, end - start), True
+                start = end
+            if _charge_max(rows.slice(start, group_end - start)) > limit:
+                yield rows.slice(start, group_end - start), False
+                start = group_end
+        end = group_end
+    if start < end:
+        yield rows.slice(start, end - start), True
 
 
 def _count_rows(group: ArrowColumn, value: int) -> int:
