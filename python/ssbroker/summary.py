@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -105,14 +106,13 @@ def summarize(decisions: Rows) -> RoutingSummary:
         .aggregate([([], "count_all")])
         .to_pylist()
     )
-    groups = [
-        {
-            "outcome": row["outcome"],
-            "reason": row["reason"],
-            "to": row["next_hop_address"] or row["target_database"],
-            "conversations": row["count_all"],
-        }
-        for row in counted
+    counts: Counter[tuple[str, ...]] = Counter()  # a dictionary may contain a label twice
+    for row in counted:
+        to = row["next_hop_address"] or row["target_database"]
+        counts[row["outcome"], row["reason"], to] += row["count_all"]
+    groups: list[dict[str, Any]] = [
+        {"outcome": outcome, "reason": reason, "to": to, "conversations": count}
+        for (outcome, reason, to), count in counts.items()
     ]
     groups.sort(key=lambda group: (-group["conversations"], group["outcome"], group["reason"], group["to"] or ""))
     return RoutingSummary(table.num_rows, tuple(groups))
@@ -121,5 +121,8 @@ def summarize(decisions: Rows) -> RoutingSummary:
 def _grouped(labels: pa.ChunkedArray[Any]) -> Any:
     """Returns labels in a form that can be grouped: with one dictionary, or as text. Decoding dictionaries could exceed 2 GiB."""
     if pa.types.is_dictionary(labels.type):
-        return labels.unify_dictionaries()
+        try:
+            return labels.unify_dictionaries()
+        except pa.ArrowInvalid:  # together they have more values than their index type can number
+            return labels.cast(pa.large_string())
     return labels.cast(pa.string())

@@ -351,3 +351,27 @@ def test_a_summary_of_labels_that_exceed_2_gib() -> None:
     )
     (group,) = summarize(decided).groups
     assert (group["conversations"], len(group["to"])) == (rows, 1 << 20)
+
+
+def test_a_summary_of_dictionaries_with_many_or_repeated_labels() -> None:
+    """Two chunks whose dictionaries together have more labels than their indexes can number, and a label twice in a dictionary."""
+    chunks = [
+        pa.DictionaryArray.from_arrays(
+            pa.array(range(100), pa.int8()), pa.array([f"{first}{each}" for each in range(100)])
+        )
+        for first in "ab"
+    ]
+    twice = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 100, pa.int8()), pa.array(["REMOTE", "REMOTE"]))
+    plain = pa.array(["matched"] * 200)
+    for next_hops, groups in ((pa.chunked_array(chunks), 200), (plain, 1)):
+        decided = pa.table(
+            {
+                "outcome": twice,
+                "reason": plain,
+                "next_hop_address": next_hops,
+                "target_database": pa.nulls(200, pa.string()),
+            }
+        )
+        summary = summarize(decided)
+        assert (summary.rows, len(summary.groups)) == (200, groups)
+        assert sum(group["conversations"] for group in summary.groups) == 200
