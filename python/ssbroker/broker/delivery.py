@@ -256,7 +256,9 @@ class Delivery:
         thread = get_ident()
         delivery_lock = self._delivery_locks.setdefault(database.database_id, WriteLock())
         try:
-            if not delivery_lock.acquire(timeout=math.inf if lock_timeout is None else lock_timeout):
+            wait = math.inf if lock_timeout is None else lock_timeout
+            # After an interrupt before the release below, this thread still holds the lock.
+            if delivery_lock.holder != thread and not delivery_lock.acquire(timeout=wait):
                 return True
             attempts = self._schedule.claim(database.database_id, now=now)
             deferred = (

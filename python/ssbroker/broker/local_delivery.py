@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ssbroker.broker.context import DatabaseContext
+from ssbroker.broker.context import DatabaseContext, log_failure
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.arrival import arrive
 from ssbroker.broker.dialogs.dialog_lifecycle import end_after_data_loss
@@ -215,15 +214,9 @@ class LocalDelivery:
                 delivered += self._deliver_batches(target, broker_instance, [batch])
             except StorageError:
                 raise
-            except Exception as error:  # the other conversations must not wait
-                _LOGGER.exception(
-                    "%s: conversation %s could not be delivered; retrying later",
-                    target.name,
-                    uuid.UUID(bytes=batch.sender.conversation_id),
-                )
-                self.problems[batch.sender.endpoint_id] = transmission_status.other_failure(
-                    f"{type(error).__name__}: {error}"
-                )
+            except Exception as error:  # noqa: BLE001  # the other conversations must not wait
+                reason = log_failure(target, "a conversation could not be delivered; retrying later", error)
+                self.problems[batch.sender.endpoint_id] = transmission_status.other_failure(reason)
         return delivered
 
     def _deliver_batches(
