@@ -268,7 +268,7 @@ UPDATES_MAX: Final = 1000
 """The maximum number of statuses to write at a time; nothing is sent while they are written."""
 PAUSE_FACTOR: Final = 20
 """The pause after writing is this many times as long as the writing took, so that an unstable peer costs little."""
-PAUSE_MAX: Final = 10 * SECOND
+PAUSE_MAX: Final = 60 * SECOND
 """The longest pause: if the clock is set forward during the work before the pause, the work seems to have taken long."""
 
 

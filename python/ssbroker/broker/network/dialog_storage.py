@@ -122,7 +122,7 @@ class SqliteDialogStorage:
         self._body_reader: Final = BodyReader()
         self._is_unsynced = True  # an earlier object for this database may have committed without a sync
         if database.file.query(transmission_queue.has_work_table_rows):
-            with database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
+            with database.file.write() as connection:
                 transmission_queue.clear_work_table(connection)
 
     @property
@@ -177,7 +177,7 @@ class SqliteDialogStorage:
         with self._database.file.read() as connection:
             if transmission_queue.is_fragment_size_uniform(connection, max_fragment_bytes):
                 return {}
-        with self._database.file.write(lock_timeout=EXCHANGE_LOCK_TIMEOUT) as connection:
+        with self._database.file.write() as connection:
             return transmission_queue.set_fragment_size(connection, max_fragment_bytes)
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
