@@ -37,7 +37,7 @@ SIZES: Final = {
     "short": Size(
         routes=(100, 10_000),
         spark_routes=(10_000,),
-        conversations=300_000,
+        conversations=100_000,
         rounds=1,
         built_routes=100_000,
         flood=4_000,
