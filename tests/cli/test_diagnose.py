@@ -105,7 +105,7 @@ def test_tables_without_msdb_are_not_checked_for_messages_from_outside(run: Run,
     routes = "database,name,remote_service_name,address\nSales,AutoCreatedLocal,,LOCAL\n"
     (exported / "databases.csv").write_text(databases)
     (exported / "routes.csv").write_text(routes)
-    hint = "export the rows of sys.routes in msdb too; unless it was dropped, AutoCreatedLocal is one of them"
+    hint = "export the rows of sys.routes in msdb too; AutoCreatedLocal is one of them, unless it was dropped"
     arriving = ("explain", exported, "--to-service", "//Sales", "--from-outside")
     assert (
         f"Not checked, because the catalogs lack the information: routes of msdb, for messages from other instances ({hint});"
@@ -348,7 +348,7 @@ def test_compare_of_fleets_lists_conversations_that_are_no_longer_acknowledged(
     assert (found.status, found.err) == (1, "")
     lost = 'DELIVERED to SOUTH/Stores; return path to "//Sales": DELAYED: waits in SOUTH (service_not_found)'
     assert (
-        "Conversations that are delivered, but no longer acknowledged or answered:\n"
+        "Conversations that are no longer acknowledged or answered:\n"
         f"  NORTH/Sales for //Soon: DELIVERED to SOUTH/Stores -> {lost}\n"
         f"  NORTH/Sales for //Stock: DELIVERED to SOUTH/Stores -> {lost}\n"
     ) in found.out

@@ -326,7 +326,7 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         (
             "CREATE REMOTE SERVICE BINDING B TO SERVICE '' WITH USER = U",
             8412,
-            "'' is not a valid service name; expected 1 to 256 characters, without NUL and unpaired surrogates",
+            "'' is not a valid service name; expected 1 to 256 characters, without NUL or unpaired surrogates",
         ),
         (
             "CREATE CERTIFICATE C WITH SUBJECT = 'C', START_DATE = '20261121', EXPIRY_DATE = '20251121'",

@@ -222,7 +222,7 @@ def test_an_inconsistent_hello_is_rejected() -> None:
 def test_a_frame_limit_below_the_minimum_is_rejected() -> None:
     body = bytearray(frames.pack_hello(own()))
     body[24:28] = ((2 << 20) - 1).to_bytes(4, "big")
-    with pytest.raises(PeerError, match="it accepts 2097151"):
+    with pytest.raises(PeerError, match="it accepts only up to 2097151"):
         frames.unpack_hello(bytes(body))
 
 
