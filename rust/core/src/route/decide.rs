@@ -106,16 +106,10 @@ impl RouteIndex {
     /// Decides one conversation at the time `now`, in microseconds since 1970.
     #[must_use]
     pub fn decide(&self, query: &Query<'_>, now: i64) -> Decision {
-        self.decide_with(query, now, &mut Scratch::default())
+        self.decide_and_report_ties(query, now, &mut Scratch::default()).0
     }
 
-    /// Decides one conversation, reusing scratch memory.
-    #[must_use]
-    pub fn decide_with(&self, query: &Query<'_>, now: i64, scratch: &mut Scratch) -> Decision {
-        self.decide_and_report_ties(query, now, scratch).0
-    }
-
-    /// Decides one conversation; also returns whether a candidate was picked from several.
+    /// Decides one conversation, reusing scratch memory; also returns whether a candidate was picked from several.
     #[must_use]
     pub fn decide_and_report_ties(&self, query: &Query<'_>, now: i64, scratch: &mut Scratch) -> (Decision, bool) {
         let ties = Ties::of(query.conversation);
