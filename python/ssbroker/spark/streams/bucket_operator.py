@@ -44,30 +44,22 @@ class BucketStore:
             self._parts.clear()
         elif output.state is not state_before:
             self._parts.put(output.state)
-        if cells:
-            self._delete_due_timers(now_ms)
-        if output.due_us is not None:
-            self._set_timer(-(-output.due_us // _MICROSECONDS_PER_MS), now_ms)
+        due_ms = None if output.due_us is None else max(-(-output.due_us // _MICROSECONDS_PER_MS), now_ms + 1)
+        if cells or due_ms is not None:
+            self._set_timer(due_ms, now_ms, deletes_due=bool(cells))
         return list(packed_rows.to_cells(output.rows))
 
-    def _delete_due_timers(self, now_ms: int) -> None:
-        """Deletes the timers for which Spark would run a second step in the same micro-batch, although the work is done."""
-        for timer in self._timers():
-            if timer <= now_ms:
-                self._handle.deleteTimer(timer)
+    def _set_timer(self, due_ms: int | None, now_ms: int, *, deletes_due: bool) -> None:
+        """Keeps one timer in the future, at the due time or earlier; none if `due_ms` is None.
 
-    def _set_timer(self, due_ms: int, now_ms: int) -> None:
-        """Keeps one timer in the future, at the due time or earlier."""
-        due_ms = max(due_ms, now_ms + 1)
-        timers = self._timers()
+        With `deletes_due`, deletes the timers that are due, for which Spark would run a second step in the same micro-batch.
+        """
+        timers = [int(timer) for timer in self._handle.listTimers()]
         for timer in timers:
-            if timer > due_ms:
+            if (deletes_due and timer <= now_ms) or (due_ms is not None and timer > due_ms):
                 self._handle.deleteTimer(timer)
-        if not any(now_ms < timer <= due_ms for timer in timers):
+        if due_ms is not None and not any(now_ms < timer <= due_ms for timer in timers):
             self._handle.registerTimer(due_ms)
-
-    def _timers(self) -> list[int]:
-        return [int(timer) for timer in self._handle.listTimers()]
 
 
 def processor(task: StreamTask, *, in_pandas: bool = False) -> StatefulProcessor:
