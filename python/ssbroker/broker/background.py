@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -24,8 +23,6 @@ from ssbroker.broker.live_routes import LiveRoutes
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.retry_waits import Backoff
 from ssbroker.protocol.settings import SECOND
-
-_LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class Background:
@@ -160,10 +157,8 @@ class Background:
         is_left = True
         try:
             is_left = self.delivery.deliver_sent(database, effects.outbound, messages=effects.transmission_added)
-        except SsbrokerError as error:  # the commit is durable, so the background thread delivers
+        except Exception as error:  # noqa: BLE001 - the commit is durable, so the background thread delivers
             log_failure(database, "messages could not be delivered; retrying later", error)
-        except Exception:
-            _LOGGER.exception("%s: messages could not be delivered; retrying later", database.name)
         retry_at = self._schedule.next_time()
         if is_left or retry_at is not None:
             self._wake(None if is_left else retry_at)
