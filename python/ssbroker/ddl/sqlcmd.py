@@ -244,9 +244,10 @@ class _Substitution:
             reason = getattr(error, "strerror", None) or str(error)
             self._fail(source, offset, f":r {path} cannot be read: {reason}")
             return
-        if path.resolve() in self.included and not self._may_expand(source, offset, len(text)):
+        resolved = path.resolve()
+        if resolved in self.included and not self._may_expand(source, offset, len(text)):
             return
-        self.included.add(path.resolve())
+        self.included.add(resolved)
         self.add(text.removeprefix("\ufeff"), str(path), depth=depth + 1)
 
 

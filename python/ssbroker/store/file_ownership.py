@@ -67,7 +67,7 @@ class FileOwnership:
 
 
 def _inode(identity: tuple[int, int] | None) -> int | None:
-    """Returns the inode, or None if there is no file; omits the device, because its number may change when the machine restarts."""
+    """Returns the inode, or None if there is no file. The device is not included, because its number may change when the machine restarts."""
     return None if identity is None else identity[1]
 
 

@@ -411,8 +411,9 @@ class InboundProcessor:
     ) -> list[Batch]:
         """Processes batches; returns the batches that could not be written because the database was locked for `lock_timeout` seconds.
 
-        Waits for a locked database only once, and then not again for `LOCK_PAUSE`, so that other databases do not wait with it. Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the
-        failing row is alone, so that one invalid row cannot block all others.
+        Waits for a locked database only once, and then not again for `LOCK_PAUSE`, so that other databases do not wait with it. Rows that fail
+        for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the failing row is
+        alone, so that one invalid row cannot block all others.
         """
         self._first_row_check.start_round()
         deferred: dict[DatabaseDialogs, list[Batch]] = {}
