@@ -101,7 +101,7 @@ def summarize(decisions: Rows) -> RoutingSummary:
             raise missing_column_error(error, table, expected=_COLUMNS)
     labels = table_without_views(table.select(list(_COLUMNS)))
     counted = (
-        pa.table({name: _grouped(labels[name]) for name in _COLUMNS})
+        pa.table({name: _groupable(labels[name]) for name in _COLUMNS})
         .group_by(list(_COLUMNS))
         .aggregate([([], "count_all")])
         .to_pylist()
@@ -118,7 +118,7 @@ def summarize(decisions: Rows) -> RoutingSummary:
     return RoutingSummary(table.num_rows, tuple(groups))
 
 
-def _grouped(labels: pa.ChunkedArray[Any]) -> Any:
+def _groupable(labels: pa.ChunkedArray[Any]) -> Any:
     """Returns labels in a form that can be grouped: with one dictionary, or as text. Decoding dictionaries could exceed 2 GiB."""
     if pa.types.is_dictionary(labels.type):
         try:

@@ -138,10 +138,10 @@ def test_duplicates_are_reported_to_the_storage(engine: EngineFactory) -> None:
     both = established_pair(engine)
     both.a.send(both.outgoing, b"one")
     rows = both.a.rows(20 * SECOND)
-    assert both.b.receive_and_commit(rows, 20 * SECOND).repeated == set()
-    assert both.b.receive_and_commit(rows, 21 * SECOND).repeated == {both.incoming}
+    assert both.b.receive_and_commit(rows, 20 * SECOND).with_duplicates == set()
+    assert both.b.receive_and_commit(rows, 21 * SECOND).with_duplicates == {both.incoming}
     both.restart(both.b)
-    assert both.b.receive_and_commit(rows, 22 * SECOND).repeated == {both.incoming}
+    assert both.b.receive_and_commit(rows, 22 * SECOND).with_duplicates == {both.incoming}
 
 
 @pytest.mark.rule("P23", "P21")

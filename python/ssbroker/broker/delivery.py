@@ -167,7 +167,8 @@ class Delivery:
         self._routes: Final = routes
         self._dynamic_routing: Final = dynamic_routing
         self._last_scans: dict[int, int] = {}
-        # After an interrupt of the thread that delivers, its lock is free or still names it as the holder.
+        # No RLocks: if a signal handler interrupts a thread just after it gets the lock or before it releases it, a WriteLock still
+        # names its holder.
         self._delivery_locks: Final[dict[int, WriteLock]] = {}
         self._thread_state: Final = _ThreadState()
         self.transport: Transport | None = None

@@ -77,8 +77,8 @@ class Work:
         """Records that this transaction has moved a conversation group."""
         self._has_moved_groups = True
 
-    def endpoint_is_new(self, endpoint_id: int) -> None:
-        """Notifies the listener of a new endpoint; an earlier endpoint may have had the same id."""
+    def forget_earlier_endpoint(self, endpoint_id: int) -> None:
+        """Notifies the listener that an endpoint was created, or sends its first message; an earlier endpoint may have had the same id."""
         self._database.instance.listener.conversation_begins(self._database.database_id, endpoint_id)
 
 

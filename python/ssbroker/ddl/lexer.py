@@ -224,8 +224,8 @@ class ScriptBatch:
     """The number of times that the batch runs."""
     server: str | None = None
     """The server to which `:connect` connected before the batch; None before the first `:connect`."""
-    connected_at: int = 0
-    """The offset of this `:connect`."""
+    connect_offset: int = 0
+    """The offset of this `:connect` in the text."""
 
 
 def batches(source: ScriptSource) -> Iterator[ScriptBatch]:
@@ -233,7 +233,7 @@ def batches(source: ScriptSource) -> Iterator[ScriptBatch]:
     tokens: list[Token] = []
     annotations: list[Annotation] = []
     server: str | None = None
-    connected_at = 0
+    connect_offset = 0
     position = space_start = 0  # where the whitespace before the position starts
     while position < len(source.text):
         start = position
@@ -241,8 +241,8 @@ def batches(source: ScriptSource) -> Iterator[ScriptBatch]:
         if isinstance(item, Annotation):
             annotations.append(item)
         elif item is not None and item.kind == "connect":
-            yield ScriptBatch(tokens, annotations, 1, server, connected_at)
-            tokens, annotations, server, connected_at = [], [], item.text, item.start
+            yield ScriptBatch(tokens, annotations, 1, server, connect_offset)
+            tokens, annotations, server, connect_offset = [], [], item.text, item.start
         elif item is not None:
             separator = _match_separator(source, item, space_start=space_start) if item.key == "GO" else None
             if separator is None:
@@ -250,12 +250,12 @@ def batches(source: ScriptSource) -> Iterator[ScriptBatch]:
             else:
                 position = separator.end()
                 yield ScriptBatch(
-                    tokens, annotations, _repeat_count(source, item, separator["count"]), server, connected_at
+                    tokens, annotations, _repeat_count(source, item, separator["count"]), server, connect_offset
                 )
                 tokens, annotations = [], []
         if not source.text[start].isspace():
             space_start = position
-    yield ScriptBatch(tokens, annotations, 1, server, connected_at)
+    yield ScriptBatch(tokens, annotations, 1, server, connect_offset)
 
 
 def text_batch(source: ScriptSource) -> ScriptBatch:

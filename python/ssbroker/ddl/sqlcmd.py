@@ -23,7 +23,7 @@ _VALUE_MAX: Final = 100_000
 _EXPANSION_MAX: Final = 64 << 20
 """Maximum number of characters that variables, and files that are included more than once, may add to a script."""
 SECRET_NAME: Final = re.compile(r"pass|pwd|secret", re.IGNORECASE)
-"""Matches names of variables whose values are secret."""
+"""Matches names of variables whose values are secret, and a word in statements that may contain a secret."""
 _OTHER_COMMANDS: Final = frozenset(
     {
         "ed",
@@ -152,11 +152,11 @@ class _Substitution:
         if value is None:
             self._fail(source, reference.start(), _undefined(name))
             value = reference[0]
-        if self._may_expand(source, reference.start(), len(value)):
+        if self._take_expansion(source, reference.start(), len(value)):
             self._append(value, source, reference.start(), is_secret=SECRET_NAME.search(name) is not None)
 
-    def _may_expand(self, source: ScriptSource, offset: int, length: int) -> bool:
-        """Returns whether this many characters may be added; reports the first that exceed the limit."""
+    def _take_expansion(self, source: ScriptSource, offset: int, length: int) -> bool:
+        """Counts characters to add, and returns whether they may be added; reports the first that exceed the limit."""
         had_room = self.expansion_left >= 0
         self.expansion_left -= length
         if self.expansion_left < 0 and had_room:
@@ -245,7 +245,7 @@ class _Substitution:
             self._fail(source, offset, f":r {path} cannot be read: {reason}")
             return
         resolved = path.resolve()
-        if resolved in self.included and not self._may_expand(source, offset, len(text)):
+        if resolved in self.included and not self._take_expansion(source, offset, len(text)):
             return
         self.included.add(resolved)
         self.add(text.removeprefix("\ufeff"), str(path), depth=depth + 1)

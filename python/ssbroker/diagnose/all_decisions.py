@@ -234,7 +234,7 @@ class Behaviour:
             found.append(_with_broker(decisions, broker, lookup.broker))
         return found
 
-    def number(self, origin: Origin, service: str, broker: bytes | None) -> int:
+    def decision_set_index(self, origin: Origin, service: str, broker: bytes | None) -> int:
         """Returns the index of the set of decisions for one lookup in `decision_sets`."""
         class_ = self._class(origin, service, broker)
         known = self._indices_by_target[origin].get(class_)
@@ -265,7 +265,7 @@ class Behaviour:
                 targets.append((service, broker))
                 representative = targets[-1] if is_known else (service, self.unknown_broker)
                 places.append(classes.setdefault(representative, len(classes)))
-        indices = self._set_indices(origin, list(classes))
+        indices = self._route_classes(origin, list(classes))
         self._indices_by_target[origin].update(zip(others, indices, strict=False))
         return zip(targets, map(indices.__getitem__, places), strict=True)
 
@@ -308,10 +308,10 @@ class Behaviour:
         known = self._indices_by_target[origin]
         new = [each for each in dict.fromkeys(classes) if each not in known]
         if new:
-            known.update(zip(new, self._set_indices(origin, new), strict=True))
+            known.update(zip(new, self._route_classes(origin, new), strict=True))
         return [known[each] for each in classes]
 
-    def _set_indices(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
+    def _route_classes(self, origin: Origin, classes: Sequence[Target]) -> list[int]:
         """Routes a target of each class; returns the index of its decision set in `decision_sets`."""
         router = self._inbound_router if origin[0] is None else self._local_router
         indices: list[int] = []

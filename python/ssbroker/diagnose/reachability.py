@@ -170,7 +170,7 @@ class ReachabilitySets:
 
     def _transition(self, start: int, service: str, broker: bytes | None) -> int:
         instance, database = self.starts[start]
-        return self.graph.transition_of(instance, (database, self._is_initiator), service, broker)
+        return self.graph.transition_index_of(instance, (database, self._is_initiator), service, broker)
 
     def _code(self, ends: Ends) -> int:
         code = self._codes.setdefault(ends, len(self._codes))

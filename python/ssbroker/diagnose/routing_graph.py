@@ -190,18 +190,18 @@ class RoutingGraph:
         database, service, broker, is_initiator = lookup
         if database is None:
             return self.arriving(instance, MessageKey(service, broker, is_initiator))
-        return self.transitions[self.transition_of(instance, (database, is_initiator), service, broker)]
+        return self.transitions[self.transition_index_of(instance, (database, is_initiator), service, broker)]
 
-    def transition_of(self, instance: str, origin: Origin, service: str, broker: bytes | None) -> int:
+    def transition_index_of(self, instance: str, origin: Origin, service: str, broker: bytes | None) -> int:
         """Returns the index of the transition for one lookup in `transitions`."""
-        return self._transition_index(instance, self.at(instance).number(origin, service, broker))
+        return self._transition_index(instance, self.at(instance).decision_set_index(origin, service, broker))
 
     def arriving(self, instance: str, key: MessageKey) -> Transition:
         """Returns what can happen to a message that arrives at an instance."""
         service, broker, is_initiator = key
         index = self._arrivals[is_initiator].get((service, broker), _NO_ARRIVALS).get(instance)
         if index is None:
-            index = self.transition_of(instance, (None, is_initiator), service, broker)
+            index = self.transition_index_of(instance, (None, is_initiator), service, broker)
         if index not in self._arrival_transitions:
             transition = self.transitions[index]
             ends = frozenset(map(_after_arrival, transition.ends))

@@ -32,7 +32,7 @@ from ssbroker.protocol.transmission import Flight, Transmission, pack_transmissi
 
 IDLE_AFTER: Final = 10 * SECOND
 """An endpoint that has nothing to send is removed from memory after this time without a change."""
-HELD_AFTER: Final = 300 * SECOND
+EVICT_HELD_AFTER: Final = 300 * SECOND
 """An endpoint whose next hop is closed is removed from memory after this time without a change or a notification of messages."""
 _DEFAULT_PRIORITY: Final = 5
 
@@ -203,7 +203,7 @@ class DialogCache:
             dialog
             for key, dialog in self.loaded.items()
             if (dialog.transmission.last_used + IDLE_AFTER <= now and dialog.ack_due is None and key not in ready)
-            or (dialog.transmission.last_used + HELD_AFTER <= now and self.ready.is_held(key))
+            or (dialog.transmission.last_used + EVICT_HELD_AFTER <= now and self.ready.is_held(key))
         ]
 
     def evict(self, dialogs: Sequence[Dialog]) -> None:
@@ -490,7 +490,7 @@ class DialogEngine:
     def notify_queued(self, keys: Iterable[EndpointKey]) -> None:
         """Records that endpoints have committed messages to send.
 
-        Call this for all such endpoints after a restart, and again within `HELD_AFTER` while their next hop is closed.
+        Call this for all such endpoints after a restart, and again within `EVICT_HELD_AFTER` while their next hop is closed.
         """
         keys = list(keys)
         for dialog in [self._cache.loaded[key] for key in keys if key in self._cache.loaded]:

@@ -60,17 +60,17 @@ class DueAcknowledgement:
         fragments: The number of fragments received.
         bytes: The number of bytes received.
         is_immediate: Whether the sender waits for the acknowledgement, or has retransmitted fragments (P18).
-        is_repeated: Whether fragments had arrived before.
+        has_duplicates: Whether fragments had arrived before.
     """
 
     fragments: int = 0
     bytes: int = 0
     is_immediate: bool = False
-    is_repeated: bool = False
+    has_duplicates: bool = False
 
     def add_duplicate(self) -> None:
         """Adds a fragment that had arrived before."""
-        self.is_immediate = self.is_repeated = True
+        self.is_immediate = self.has_duplicates = True
 
 
 @dataclass(slots=True)
@@ -424,7 +424,9 @@ class ReceivePlanner:
             lost_by_peer=tuple(key for key, each in acknowledged.items() if _has_lost_messages(known[key], each)),
             runs=tuple(each.run for each in fast.runs),
             too_large=frozenset(received.too_large),
-            repeated=frozenset(key for key, owed in received.due_acknowledgements.items() if owed.is_repeated),
+            with_duplicates=frozenset(
+                key for key, owed in received.due_acknowledgements.items() if owed.has_duplicates
+            ),
         )
 
 

@@ -216,7 +216,7 @@ class BatchChanges:
         refusals: Endpoints with a refused message, and the reason: they go to ER, and their queues get an error.
         lost_by_peer: Endpoints whose peers have lost messages that these peers had acknowledged: both ends go to ER.
         too_large: Endpoints with a message that is larger than the limit. Fragments up to the limit may be stored; later fragments are not.
-        repeated: Endpoints for which duplicates have arrived (P18). While they arrive, closed endpoints must not be removed.
+        with_duplicates: Endpoints for which duplicates have arrived (P18). Those that are closed are kept longer.
     """
 
     at: int
@@ -232,11 +232,11 @@ class BatchChanges:
     lost_by_peer: tuple[EndpointKey, ...] = ()
     runs: tuple[MessageRun, ...] = ()
     too_large: frozenset[EndpointKey] = frozenset()
-    repeated: frozenset[EndpointKey] = frozenset()
+    with_duplicates: frozenset[EndpointKey] = frozenset()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has to be written before `confirm`, except that closed endpoints of `repeated` are kept longer."""
+        """Whether nothing has to be written before `confirm`, except that closed endpoints of `with_duplicates` are kept longer."""
         made = (self.created, self.bound, self.received, self.dropped, self.acknowledged)
         return (
             not any((*made, self.errors, self.refusals, self.lost_by_peer))

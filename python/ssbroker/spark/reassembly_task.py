@@ -100,7 +100,7 @@ class _AssemblyRun:
         if start < count:
             yield from self.finish()
             length = end - start
-            for groups, is_small in _parts(
+            for groups, is_small in _split_by_limit(
                 batch.slice(start, length), group.slice(start, length), limit=self._task.max_pending_bytes
             ):
                 self._reassembler = self._new_reassembler(limited=not is_small)
@@ -171,14 +171,14 @@ class _AssemblyRun:
 
 
 def _charge_max(fragments: pa.RecordBatch) -> int:
-    """Returns more than what `Reassembler` can count towards `max_pending_bytes` for fragments of one direction.
+    """Returns more than what `Reassembler` can count towards `max_pending_bytes` for these fragments.
 
-    A direction without a complete message may use only half of the limit, so the size counts twice.
+    The size counts twice, because a direction without a complete message may use only half of the limit.
     """
     return 2 * (2 * fragments.nbytes + _ROW_CHARGE_MAX * fragments.num_rows)
 
 
-def _parts(rows: pa.RecordBatch, group: ArrowColumn, *, limit: int) -> Iterator[tuple[pa.RecordBatch, bool]]:
+def _split_by_limit(rows: pa.RecordBatch, group: ArrowColumn, *, limit: int) -> Iterator[tuple[pa.RecordBatch, bool]]:
     """Yields whole groups that cannot exceed a limit together, with True, and each group that may exceed it alone, with False."""
     start = end = 0
     is_small = _charge_max(rows) <= limit

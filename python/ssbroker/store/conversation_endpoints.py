@@ -216,13 +216,13 @@ def set_closed(connection: Connection, endpoint_id: int, *, state: str, until: i
 
 
 def extend_closed(connection: Connection, sides: Iterable[tuple[bytes, bool]], *, until: int, below: int) -> None:
-    """Keeps closed endpoints until a later time if they would otherwise be removed before `below`; ignores other endpoints."""
+    """Keeps closed endpoints until a later time if their retention ends before `below`; ignores other endpoints."""
     connection.executemany(_EXTEND_CLOSED, ((until, *side, below) for side in sides))
 
 
-def has_closed(connection: Connection, sides: Iterable[tuple[bytes, bool]], *, below: int) -> bool:
-    """Returns whether any of the given endpoints is closed and would be removed before `below`."""
-    return bool(list(connection.executemany(_CLOSED_BELOW, ((*side, below) for side in sides))))
+def has_closed_to_extend(connection: Connection, sides: Iterable[tuple[bytes, bool]], *, below: int) -> bool:
+    """Returns whether any of the given endpoints is closed and its retention ends before `below`."""
+    return bool(list(connection.executemany(_CLOSED_TO_EXTEND, ((*side, below) for side in sides))))
 
 
 def bind(connection: Connection, endpoint_id: int, *, far_broker_instance: bytes) -> None:
@@ -287,10 +287,11 @@ _HIDE_LIKE_GROUP: Final = f"""
 _SET_CLOSED: Final = """
     UPDATE ssb_conversation_endpoints SET state = ?, security_timestamp = ?, dialog_timer = NULL, transmission_status = ''
     WHERE endpoint_id = ?"""
+# The `security_timestamp` of a closed endpoint is the end of its retention.
 _EXTEND_CLOSED: Final = f"""
     UPDATE ssb_conversation_endpoints SET security_timestamp = ?
     WHERE conversation_id = ? AND is_initiator = ? AND state = '{CLOSED}' AND security_timestamp < ?"""  # noqa: S608
-_CLOSED_BELOW: Final = f"""
+_CLOSED_TO_EXTEND: Final = f"""
     SELECT 1 FROM ssb_conversation_endpoints
     WHERE conversation_id = ? AND is_initiator = ? AND state = '{CLOSED}' AND security_timestamp < ?"""  # noqa: S608
 _BIND: Final = """

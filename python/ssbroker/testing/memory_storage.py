@@ -115,7 +115,7 @@ class EndpointRecord:
 class MemoryDialogStorage:
     """Dialog storage in memory. A call of `commit` takes the place of a transaction; uncommitted changes are not visible.
 
-    Endpoints are never removed, so `BatchChanges.repeated` has no effect.
+    Endpoints are never removed, so `BatchChanges.with_duplicates` has no effect.
 
     Args:
         broker_instance: The broker id of the database, 16 bytes.

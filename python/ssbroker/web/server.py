@@ -30,8 +30,8 @@ from ssbroker.broker.background_thread import wait_limit
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.instance import Instance, instance_context
 from ssbroker.broker.metrics import Metrics
-from ssbroker.broker.network.accepting import ACCEPT_BATCH, BACKLOG, log_loop_errors
 from ssbroker.broker.network.limits import limit_by_open_files
+from ssbroker.broker.network.listening_sockets import ACCEPT_BATCH, BACKLOG, log_loop_errors
 from ssbroker.broker.overview import health_problems
 from ssbroker.exceptions import EndpointError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
 from ssbroker.web.feed import Feed
@@ -40,7 +40,7 @@ from ssbroker.web.observer import Observer, explain_waiting
 TOKEN_CHARACTERS_MIN: Final = 16
 _REQUEST_TIMEOUT: Final = 5.0
 _BUSY_CONNECTIONS: Final = 32
-"""The number of open connections from which on requests get the status 503."""
+"""While at least this many connections are open, requests get the status 503."""
 _CONNECTIONS_MAX: Final = 64
 """The maximum number of open connections. The number never exceeds a quarter of the process's open-file limit either."""
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -182,7 +182,7 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Accepts one connection at a time, and limits the log lines about failures."""
+    """Limits the log lines about failures, and sets the backlog that the configuration could not set (see `ACCEPT_BATCH`)."""
 
     def __init__(self, config: uvicorn.Config, instance: InstanceContext) -> None:
         super().__init__(config)

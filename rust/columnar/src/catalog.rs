@@ -11,10 +11,11 @@ use crate::arrays::{guids, texts};
 use crate::columns::Source;
 use crate::error::{Error, Result, internal};
 use crate::schema::{databases, databases_schema, routes, routes_schema, services, services_schema};
+use crate::wire::TIMESTAMP_MAX;
 
-/// The first and the last time that Python can represent. Lifetimes beyond them are moved to them.
-const YEAR_1: i64 = -62_135_596_800_000_000;
-const YEAR_9999: i64 = 253_402_300_799_999_999;
+/// The start of the year 1, in microseconds since 1970. Python cannot represent times before it, or after
+/// `TIMESTAMP_MAX`: such lifetimes are moved to these limits.
+const TIMESTAMP_MIN: i64 = -62_135_596_800_000_000;
 
 /// The tables of a catalog.
 #[derive(Debug, Default)]
@@ -77,7 +78,7 @@ fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
     let remote = source.optional_text(routes::REMOTE_SERVICE_NAME)?;
     let brokers = source.guids(routes::BROKER_INSTANCE)?;
     let lifetimes = source.timestamps(routes::LIFETIME)?;
-    let lifetime = |row: usize| lifetimes.as_ref()?[row].map(|at| at.clamp(YEAR_1, YEAR_9999));
+    let lifetime = |row: usize| lifetimes.as_ref()?[row].map(|at| at.clamp(TIMESTAMP_MIN, TIMESTAMP_MAX));
     let addresses = source.text(routes::ADDRESS)?;
     let mirrors = source.optional_text(routes::MIRROR_ADDRESS)?;
     if in_database.is_none() {

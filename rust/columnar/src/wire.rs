@@ -47,8 +47,8 @@ const AHEAD_MAX: i64 = 512 * 24;
 const KEY_EXCHANGE_MAX: i64 = 8 << 10;
 /// The maximum number of times a row may be forwarded.
 pub(crate) const HOPS: i8 = 16;
-/// The end of the year 9999.
-const TIMESTAMP_MAX: i64 = 253_402_300_799_999_999;
+/// The end of the year 9999, in microseconds since 1970.
+pub(crate) const TIMESTAMP_MAX: i64 = 253_402_300_799_999_999;
 
 /// Returns the CRC-32C of `bytes` after earlier bytes; `before` is the checksum of the earlier bytes, or 0.
 #[must_use]

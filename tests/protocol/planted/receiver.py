@@ -133,7 +133,9 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
 def duplicates_do_not_renew_closed_endpoints(patch: pytest.MonkeyPatch) -> None:
     """P11, P18: a closed endpoint is removed while its peer still sends duplicates, which are then received again."""
     plan = ReceivePlanner._changes
-    patch.setattr(ReceivePlanner, "_changes", staticmethod(lambda *given: replace(plan(*given), repeated=frozenset())))
+    patch.setattr(
+        ReceivePlanner, "_changes", staticmethod(lambda *given: replace(plan(*given), with_duplicates=frozenset()))
+    )
 
 
 def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from ssbroker._well_known import END_DIALOG
 from ssbroker.broker.dialogs.acceptance import find_target, receivable_type, unvalidated_type
 from ssbroker.broker.dialogs.body_validation import validation_error
-from ssbroker.broker.dialogs.endpoint_end import end_with_error, keep_closed, remove
+from ssbroker.broker.dialogs.endpoint_end import end_with_error, extend_retention, remove
 from ssbroker.broker.dialogs.enqueue import enqueue, queue_of, unpark_for
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, not_accepted
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
@@ -56,7 +56,7 @@ class EndpointArrival:
     def deliver(self, messages: Sequence[DialogMessage]) -> DeliveryOutcome:
         """Accepts messages in order of their numbers, and writes the whole run."""
         if self._state is ConversationState.CD:
-            keep_closed(self._work, [(self._endpoint.conversation_id, bool(self._endpoint.is_initiator))])
+            extend_retention(self._work, [(self._endpoint.conversation_id, bool(self._endpoint.is_initiator))])
         dropped = 0
         for message in messages:
             number = message.message_sequence_number
@@ -314,7 +314,7 @@ def create_target_endpoint(
         ),
         now=work.now(),
     )
-    work.endpoint_is_new(endpoint.endpoint_id)
+    work.forget_earlier_endpoint(endpoint.endpoint_id)
     work.effects.set_due(header.lifetime)
     emit_group_event(work, endpoint.conversation_group_id, GroupStep.CREATE)
     emit_conversation_event(work, endpoint, ConversationStep.DIALOG_CREATED)

@@ -84,7 +84,7 @@ def begin(
     if to_service in objects.security.by_service:  # a binding secures dialogs started while it exists
         key = conversation_endpoints.set_session_key_if_missing(work.connection, endpoint, keys.new_master_key())
         endpoint = endpoint._replace(session_key=key)
-    work.endpoint_is_new(endpoint.endpoint_id)
+    work.forget_earlier_endpoint(endpoint.endpoint_id)
     work.effects.set_due(expires)
     if related_conversation is None and related_conversation_group is None:
         emit_group_event(work, group, GroupStep.CREATE)

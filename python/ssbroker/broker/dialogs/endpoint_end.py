@@ -17,8 +17,8 @@ from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 CLOSED_RETENTION: Final = 30 * 60 * SECOND
 """Microseconds for which a closed endpoint is kept to detect replayed messages."""
-RENEWED_BELOW: Final = 25 * 60 * SECOND
-"""A duplicate renews this time if less than 25 minutes of it remain, so that few duplicates cause a write."""
+EXTENDED_BELOW: Final = 25 * 60 * SECOND
+"""A duplicate extends the retention of a closed endpoint only if less than this remains, so that few duplicates cause a write."""
 
 
 def close(work: Work, endpoint: ConversationEndpoint) -> None:
@@ -38,11 +38,11 @@ def close(work: Work, endpoint: ConversationEndpoint) -> None:
     work.effects.set_due(keep_until + conversation_endpoints.REMOVAL_DELAY)
 
 
-def keep_closed(work: Work, sides: Collection[tuple[bytes, bool]]) -> None:
-    """Keeps those of the given endpoints (conversation, `is_initiator`) that are closed, because duplicates have arrived for them (P18)."""
+def extend_retention(work: Work, sides: Collection[tuple[bytes, bool]]) -> None:
+    """Keeps longer those of the given endpoints (conversation, `is_initiator`) that are closed, because duplicates have arrived for them (P18)."""
     now = work.now()
     conversation_endpoints.extend_closed(
-        work.connection, sides, until=now + CLOSED_RETENTION, below=now + RENEWED_BELOW
+        work.connection, sides, until=now + CLOSED_RETENTION, below=now + EXTENDED_BELOW
     )
 
 

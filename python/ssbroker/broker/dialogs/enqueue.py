@@ -123,7 +123,7 @@ def queue_for_transmission(work: Work, sends: Sequence[tuple[ConversationEndpoin
     for sender, messages in sends:
         work.effects.outbound.add(sender.endpoint_id)
         if messages[0].message_sequence_number == 0:  # another process may have created the endpoint
-            work.endpoint_is_new(sender.endpoint_id)
+            work.forget_earlier_endpoint(sender.endpoint_id)
     work.effects.transmission_added += len(rows)
 
 

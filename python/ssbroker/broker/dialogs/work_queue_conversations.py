@@ -92,7 +92,7 @@ def send_first(work: Work, planned: DialogPlan, message_type: str, body: bytes |
             send_sequence=int(is_initiator),
             receive_sequence=int(not is_initiator),
         )
-        work.endpoint_is_new(endpoint.endpoint_id)
+        work.forget_earlier_endpoint(endpoint.endpoint_id)
     row = queues.NewQueueRow(
         queue.queue_id,
         READY,

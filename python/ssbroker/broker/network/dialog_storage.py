@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.acceptance import accept_any_body, complete_target, need_no_validation, refused_messages
-from ssbroker.broker.dialogs.endpoint_end import RENEWED_BELOW
+from ssbroker.broker.dialogs.endpoint_end import EXTENDED_BELOW
 from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError
 from ssbroker.broker.unit_of_work import database_transaction
@@ -146,11 +146,11 @@ class SqliteDialogStorage:
 
     def _extends_closed(self, changes: BatchChanges) -> bool:
         """Returns whether duplicates have arrived for a closed endpoint that must be kept longer."""
-        if not changes.repeated:
+        if not changes.with_duplicates:
             return False
-        below = self._database.instance.microseconds() + RENEWED_BELOW
+        below = self._database.instance.microseconds() + EXTENDED_BELOW
         with self._database.file.read() as connection:
-            return conversation_endpoints.has_closed(connection, changes.repeated, below=below)
+            return conversation_endpoints.has_closed_to_extend(connection, changes.with_duplicates, below=below)
 
     def sync(self) -> None:
         """See `DialogStorage`. This is fast if a receiver in this process has committed since, because that commit has synced the log."""

@@ -409,11 +409,11 @@ class InboundProcessor:
     def process(
         self, batches: Sequence[Batch], *, now: int, lock_timeout: float = EXCHANGE_LOCK_TIMEOUT
     ) -> list[Batch]:
-        """Processes batches; returns the batches that could not be written because the database was locked for `lock_timeout` seconds.
+        """Processes batches; returns those that could not be written because their database is locked.
 
-        Waits for a locked database only once, and then not again for `LOCK_PAUSE`, so that other databases do not wait with it. Rows that fail
-        for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until the failing row is
-        alone, so that one invalid row cannot block all others.
+        Waits up to `lock_timeout` seconds for a locked database, and then not again for `LOCK_PAUSE`, so that other databases do not wait with
+        it. Rows that fail for another reason are dropped; their senders retransmit them. After an unexpected error the batch is halved until
+        the failing row is alone, so that one invalid row cannot block all others.
         """
         self._first_row_check.start_round()
         deferred: dict[DatabaseDialogs, list[Batch]] = {}
@@ -432,7 +432,7 @@ class InboundProcessor:
     def _route_and_write(
         self, peer: Peer, rows: pa.Table, now: int, lock_timeout: float, deferred: dict[DatabaseDialogs, list[Batch]]
     ) -> list[tuple[pa.Table, Exception]]:
-        """Processes rows; returns the rows that failed unexpectedly."""
+        """Processes rows; adds those whose database is locked to `deferred`, and returns those that failed unexpectedly."""
         try:
             parts = self._router.route(peer, rows)
         except StorageError as error:
@@ -458,8 +458,8 @@ class InboundProcessor:
                 rows, keys = self._first_row_check.check(peer, part, lock_timeout=lock_timeout)
                 self._write(peer, part, rows, keys, now=now, lock_timeout=lock_timeout)
                 self._waited_at.pop(database_id, None)
-            except LockTimeoutError:  # refused rows are not checked and reported again
-                deferred[part.dialogs] = [(peer, rows)]
+            except LockTimeoutError:
+                deferred[part.dialogs] = [(peer, rows)]  # without the refused rows, which have been reported
                 if lock_timeout:
                     self._waited_at[database_id] = now
             except StorageError as error:

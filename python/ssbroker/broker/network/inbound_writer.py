@@ -16,7 +16,7 @@ from ssbroker.broker.dialogs.arrival import (
     enqueue_runs,
 )
 from ssbroker.broker.dialogs.dialog_lifecycle import end_after_data_loss
-from ssbroker.broker.dialogs.endpoint_end import keep_closed
+from ssbroker.broker.dialogs.endpoint_end import extend_retention
 from ssbroker.broker.dialogs.enqueue import delete_acknowledged, queue_of
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage
 from ssbroker.broker.dialogs.send import apply_outcome, end_with_broker_error
@@ -74,7 +74,7 @@ class InboundWriter:
         self._store_fragments(received)
         self._acknowledge()
         self._end_failed()
-        keep_closed(self._work, changes.repeated)
+        extend_retention(self._work, changes.with_duplicates)
 
     def _keys(self) -> set[EndpointKey]:
         changes = self._changes

@@ -50,11 +50,12 @@ if TYPE_CHECKING:
 
 FLUSH_INTERVAL: Final = 10 * SECOND
 POLL_PAUSE_FACTOR: Final = 20
-"""The pause between two polls is this many times as long as a poll takes, up to `PAUSE_MAX`; after an announcement, it is as long as one poll."""
+"""The time between the starts of two polls is this many times as long as a poll takes, up to `PAUSE_MAX`, but at least
+the check interval. After an announcement, it is twice as long as a poll."""
 OWN_ADDRESSES_MAX: Final = 100
 """The number of its own addresses that the instance learns by dialling them; peers can choose such addresses too."""
 LOCKED_DATABASE_RETRY_INTERVAL: Final = SECOND // 10
-"""The interval after which a batch that a locked database has delayed is tried again."""
+"""The interval after which the next turn tries a batch again that a locked database has delayed, unless `LOCK_PAUSE` has not ended."""
 
 RECEIVE_NOW_ROWS_MAX: Final = 16
 """The maximum number of rows that are written in the thread that receives them."""

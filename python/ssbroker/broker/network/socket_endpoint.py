@@ -14,11 +14,11 @@ import pyarrow as pa
 from ssbroker._text import host_and_port
 from ssbroker.broker import fork_safety
 from ssbroker.broker.background_thread import REENTRANT_TIMEOUT, is_reentrant_call
-from ssbroker.broker.network.accepting import ACCEPT_BATCH, BACKLOG, log_loop_errors
 from ssbroker.broker.network.connection_manager import ConnectionManager
 from ssbroker.broker.network.destinations import Destination
 from ssbroker.broker.network.endpoint_context import EndpointContext
 from ssbroker.broker.network.interfaces import SEND_NOW_BYTES_MAX, PeerKey, SendResult
+from ssbroker.broker.network.listening_sockets import ACCEPT_BATCH, BACKLOG, log_loop_errors
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.storage import EndpointKey
 from ssbroker.protocol.wire.frames import DropReason, check_rows

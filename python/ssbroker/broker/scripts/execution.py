@@ -115,7 +115,7 @@ def _ensure(
     for batch in batches(source):
         if batch.server is not None:
             raise source.error(
-                batch.connected_at,
+                batch.connect_offset,
                 f":connect {batch.server}: ensure changes a single instance and cannot connect to another; remove the command",
             )
         parsed.append(_parse(runner, source, batch))
@@ -201,7 +201,7 @@ class _Execution:
         for batch in batches(source):
             if batch.server is not None:
                 raise source.error(
-                    batch.connected_at,
+                    batch.connect_offset,
                     f":connect {batch.server}: a script runs on one instance; put the statements of each server into a script "
                     "of its own, and run each on its instance",
                 )

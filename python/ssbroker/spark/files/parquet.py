@@ -117,7 +117,7 @@ class ParquetTypes:
             leaves = iter(is_int96)
             types = [_with_timestamps(each, leaves) for each in types]
         fields = [
-            field.with_type(_with_leaves(each, _large_type)) for field, each in zip(arrow_schema, types, strict=True)
+            field.with_type(_replace_leaves(each, _large_type)) for field, each in zip(arrow_schema, types, strict=True)
         ]
         changed = [number for number, field in enumerate(fields) if field.type != arrow_schema.field(number).type]
         return cls(pa.schema(fields), tuple(changed))
@@ -142,15 +142,15 @@ def _with_timestamps(arrow_type: Any, leaves: Iterator[bool]) -> pa.DataType:
     def replace(leaf: Any) -> Any:
         if not isinstance(leaf, pa.BaseExtensionType):
             return TIMESTAMP if next(leaves) else leaf
-        _with_timestamps(leaf.storage_type, leaves)
+        _with_timestamps(leaf.storage_type, leaves)  # only to advance `leaves`
         return leaf
 
-    replaced: pa.DataType = _with_leaves(arrow_type, replace)
+    replaced: pa.DataType = _replace_leaves(arrow_type, replace)
     return replaced
 
 
 def _large_type(leaf: Any) -> Any:
-    """Returns the large type with the same values as a view; other types unchanged."""
+    """Returns the large type with the same values as a view, whatever its size; other types unchanged."""
     if is_string_view(leaf):
         return pa.large_string()
     return pa.large_binary() if is_binary_view(leaf) else leaf
@@ -167,14 +167,14 @@ def without_dictionaries(columns: pa.Schema) -> pa.Schema:
     def replace(leaf: Any) -> Any:
         return leaf.value_type if pa.types.is_dictionary(leaf) else leaf
 
-    return pa.schema([field.with_type(_with_leaves(field.type, replace)) for field in columns])
+    return pa.schema([field.with_type(_replace_leaves(field.type, replace)) for field in columns])
 
 
-def _with_leaves(arrow_type: Any, replace: Callable[[Any], Any]) -> Any:
+def _replace_leaves(arrow_type: Any, replace: Callable[[Any], Any]) -> Any:
     """Returns a type with each leaf replaced; dictionaries and extension types are leaves."""
 
     def nested(field: Any) -> Any:
-        return field.with_type(_with_leaves(field.type, replace))
+        return field.with_type(_replace_leaves(field.type, replace))
 
     if pa.types.is_struct(arrow_type):
         return pa.struct([nested(field) for field in arrow_type])

@@ -116,7 +116,7 @@ impl RouteIndex {
         let mut context = self.first_pass(query, now, self.picker(&ties));
         loop {
             match self.pass(query, &context, scratch).end {
-                End::Decided(decision) => return (decision, ties.were_broken.get()),
+                End::Decided(decision) => return (decision, ties.has_tie.get()),
                 End::ReEnter => context = self.second_pass(query, &context),
             }
         }

@@ -273,7 +273,7 @@ impl RouteIndex {
             match result.end {
                 End::Decided(decision) => {
                     let by_hash = self.options.tie_break == TieBreak::Hash && query.conversation.is_none();
-                    let picks_undetermined = by_hash && ties.were_broken.get();
+                    let picks_undetermined = by_hash && ties.has_tie.get();
                     return Explanation { passes, decision, picks_undetermined };
                 }
                 End::ReEnter => context = self.second_pass(query, &context),

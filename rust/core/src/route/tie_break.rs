@@ -58,12 +58,12 @@ pub(crate) struct RoundRobinCounters {
     pub(crate) databases: Vec<AtomicU32>,
 }
 
-/// The ties of one conversation.
+/// What breaks the ties of one conversation, and whether there was any.
 #[derive(Debug, Default)]
 pub(crate) struct Ties {
     number: Cell<TieNumber>,
     /// Whether a candidate was picked from several.
-    pub(crate) were_broken: Cell<bool>,
+    pub(crate) has_tie: Cell<bool>,
 }
 
 impl Ties {
@@ -86,7 +86,7 @@ impl Picker<'_> {
     /// Returns a number below `count`, which is not 0; `turn` is the position of the counter.
     pub(crate) fn pick(&self, choice: Choice, turn: usize, count: usize) -> usize {
         if count > 1 {
-            self.ties.were_broken.set(true);
+            self.ties.has_tie.set(true);
         }
         match self.tie_break {
             TieBreak::First => 0,

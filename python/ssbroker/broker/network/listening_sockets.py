@@ -1,4 +1,4 @@
-"""How listening sockets accept connections: one at a time, and with a limited number of log lines about failures."""
+"""Settings of listening sockets, which accept one connection at a time, and the log lines about failures."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any, Final
 from ssbroker.protocol.events import EventLog
 
 BACKLOG: Final = 1024
+"""The number of connections that the system holds until they are accepted."""
 ACCEPT_BATCH: Final = 1
-"""With a larger value, asyncio would accept more sockets before their limits are checked, and retry more often when no file descriptor is left."""
+"""Pass this as `backlog` to asyncio, which accepts as many connections at once, and then call `listen(BACKLOG)`. With a larger value, asyncio
+would accept more sockets before their limits are checked, and retry more often when no file descriptor is left."""
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
