@@ -121,6 +121,15 @@ def test_large_states_are_cut(shop: Instance, monkeypatch: pytest.MonkeyPatch) -
     assert list(observed.history()) == [("Sales", "dbo.Intake")]
 
 
+def test_totals_include_the_rows_that_a_large_state_omits(shop: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "ROWS_MAX", 1)
+    with shop.database("Sales").take("Intake", timeout=0):
+        state = Observer(shop).state()
+    assert state["totals"] == {
+        "ready": 1, "undelivered": 5, "conversations": 6, "connections": 0, "leased_groups": 1, "disabled_queues": 2,
+    }  # fmt: skip
+
+
 def test_history_is_bounded(shop: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "POINTS_MAX", 3)
     clock = Clock()

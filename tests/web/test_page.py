@@ -161,6 +161,20 @@ def test_the_filter_selects_queues(page: Page, url: str) -> None:
     assert texts(page, "#queues td:first-child") == ["Sales: dbo.Intake"]
 
 
+def test_a_large_state_says_what_the_page_omits(page: Page, url: str) -> None:
+    """The totals count all rows, and a filter that finds nothing does not mean that there is nothing."""
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    page.evaluate("document.getElementById('filter').value = 'Refunds'")
+    page.evaluate(  # the server's next state omits nothing
+        "receive('state', { ...state, totals: { ...state.totals, ready: 1234, disabled_queues: 7 }, omitted: { ...state.omitted, queues: 60 } });"
+        "window.shown = ['#totals li', '#queues .content p'].map((each) => [...document.querySelectorAll(each)].map((one) => one.textContent))"
+    )
+    totals, queues = page.evaluate("shown")
+    assert {"1,234ready messages", "7disabled queues"} <= set(totals)
+    assert queues == ["No queues", "60 more rows not shown; ssbroker status shows all."]
+
+
 def test_a_paused_page_does_not_change(page: Page, shop: Instance, url: str) -> None:
     page.open(url, width=1300)
     page.wait_for(LIVE)

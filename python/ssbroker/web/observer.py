@@ -96,6 +96,7 @@ class Observer:
         found = overview_of(self._instance)
         at = time.time()
         self._record_history(found["queues"], at)
+        totals = _totals(found)
         omitted = {}
         for name, key in _SORT_KEYS.items():
             rows = sorted(found[name], key=key)  # equal rows keep their order
@@ -111,6 +112,7 @@ class Observer:
             **found,
             "problems": {} if self._instance.server is None else health_problems(self._instance),
             "forwarding": forwarding_of(self._instance),
+            "totals": totals,
             "omitted": omitted,
         }
 
@@ -123,6 +125,18 @@ class Observer:
         }
         for row in fullest[:QUEUES_MAX]:
             self._history[row["database"], row["queue"]].append((round(at, 1), row["ready"], row["oldest_seconds"]))
+
+
+def _totals(found: dict[str, Any]) -> dict[str, int]:
+    """Returns the numbers at the top of the page, which include the rows that a large state omits."""
+    return {
+        "ready": sum(row["ready"] for row in found["queues"]),
+        "undelivered": sum(row["messages"] for row in found["transmission_queue"]),
+        "conversations": sum(row["count"] for row in found["conversations"]),
+        "connections": 0 if found["serving"] is None else len(found["serving"]["connections"]),
+        "leased_groups": sum(row["groups"] for row in found["leases"] if row["state"] == "LEASED"),
+        "disabled_queues": sum(not (row["is_receive_enabled"] and row["is_enqueue_enabled"]) for row in found["queues"]),
+    }
 
 
 def utc_text(seconds: float) -> str:

@@ -72,8 +72,9 @@ class Table {
         before = row.below;
       }
     }
-    setText(this.omitted, omitted ? `${plural(omitted, "more row")} not shown` : "");
-    const wanted = entries.length ? [this.table, this.omitted] : [this.empty];
+    setText(this.omitted, `${plural(omitted, "more row")} not shown; ssbroker status shows all.`);
+    this.omitted.hidden = omitted === 0;
+    const wanted = [entries.length ? this.table : this.empty, this.omitted];
     if (this.place.firstChild !== wanted[0]) this.place.replaceChildren(...wanted);
     if (focused !== document.activeElement && this.table.contains(focused)) focused.focus({ preventScroll: true }); // its row has moved
   }
@@ -246,7 +247,6 @@ const forwarded = new Table(document.querySelector(".forwarded"), [
 
 /* A time in the time zone of the browser, as 2026-11-21 14:03:12. */
 const timestamp = (text) => (text ? new Date(text).toLocaleString("sv-SE") : "");
-const sum = (rows, name) => rows.reduce((total, row) => total + row[name], 0);
 
 /* One state. */
 let state = null;
@@ -259,7 +259,7 @@ function showState() {
   const process = serving ? `Process ${serving.process} is listening on ${serving.listens}.` : "No process serves the instance.";
   setText(byId("serving"), `${process} Updated ${timestamp(state.at)}.`);
   showProblems();
-  showTotals(serving);
+  showTotals();
   showQueues();
   waiting.show(state.transmission_queue.map((row) => ({ row, key: JSON.stringify([row.database, row.to_service_name, row.transmission_status]) })), state.omitted.transmission_queue);
   mostConversations = Math.max(1, ...state.conversations.map((row) => row.count));
@@ -283,16 +283,15 @@ function showProblems() {
   list.hidden = texts.length === 0;
 }
 
-function showTotals(serving) {
-  const waits = sum(state.transmission_queue, "messages");
-  const off = state.queues.filter((row) => !isOn(row)).length;
+function showTotals() {
+  const { ready, undelivered, conversations: open, connections: connected, leased_groups: leased, disabled_queues: disabled } = state.totals;
   const totals = [
-    [sum(state.queues, "ready"), "ready message", ""],
-    [waits, "undelivered message", waits ? "warning" : "fine"],
-    [sum(state.conversations, "count"), "conversation", ""],
-    [serving?.connections.length ?? 0, "connection", ""],
-    [sum(state.leases.filter((row) => row.state === "LEASED"), "groups"), "leased conversation group", ""],
-    [off, "disabled queue", off ? "error" : "fine"],
+    [ready, "ready message", ""],
+    [undelivered, "undelivered message", undelivered ? "warning" : "fine"],
+    [open, "conversation", ""],
+    [connected, "connection", ""],
+    [leased, "leased conversation group", ""],
+    [disabled, "disabled queue", disabled ? "error" : "fine"],
   ];
   const list = byId("totals");
   while (list.children.length < totals.length) list.append(element("li", {}, element("b"), element("span")));
