@@ -302,3 +302,23 @@ def test_a_page_that_reads_again_keeps_the_gap(page: Page, url: str) -> None:
     page.evaluate(f"depths.set({key}, [[10.04, 2, 0]])")
     page.evaluate("receive('history', { run, queues: [['Sales', 'dbo.Orders', [[10, 2, 0], [10, null, null]]]] })")
     assert page.evaluate(f"depths.get({key}).slice(0, 2)") == [[10, 2, 0], [10, None, None]]
+
+
+def test_a_server_that_starts_again_leaves_a_gap(page: Page, url: str) -> None:
+    """Its number of forwarded messages starts from 0 again, which is no negative rate."""
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    page.evaluate(  # at once: without the states of the server
+        "const forwarding = (messages) => ({ ...state, at: new Date(new Date(state.at).getTime() + 1000).toISOString(),"
+        "  forwarding: { messages, bytes: 0, messages_discarded: 0, pending_messages: 0, pending_bytes: 0 } });"
+        "const states = [forwarding(5000), forwarding(20)];"
+        "receive('state', states[0]);"
+        "receive('history', { run: 'next', queues: [] });"
+        "receive('state', states[1]);"
+        "window.rate = document.querySelector('.forwarded td[data-name=\"Per second\"]').textContent;"
+        f"window.points = depths.get({INTAKE}).slice(-3).map((point) => point[1]);"
+    )
+    assert page.evaluate("[rate, points]") == ["0", [4, None, 4]]
+
+
+INTAKE = "keyOf({ database: 'Sales', queue: 'dbo.Intake' })"

@@ -399,7 +399,10 @@ function setLink(text, style = "") {
 function receive(name, data) {
   if (name === "history") {
     const isSameRun = data.run === run;
-    if (!isSameRun) [run, latestEvent] = [data.run, 0]; // the server numbers its events from 1
+    if (!isSameRun) {
+      for (const points of depths.values()) points.push([points[points.length - 1][0], null, null]); // while no server ran
+      [run, latestEvent, state] = [data.run, 0, null]; // the server counts its events and forwarded messages from the start
+    }
     for (const [database, queue, points] of data.queues) {
       const key = keyOf({ database, queue });
       const known = isSameRun ? [] : depths.get(key) ?? []; // the history of the same server is complete, with its gaps
