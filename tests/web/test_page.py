@@ -152,6 +152,19 @@ def test_times_have_a_date(page: Page, shop: Instance, url: str) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", at)
 
 
+def test_a_job_that_fails_at_once_is_moved(page: Page, shop: Instance, url: str) -> None:
+    """The page does not say that it has failed five times."""
+    toys = shop.database("Sales").queue("Toys", on_poison="move")
+    toys.put(b"a chair for Mars")
+    with toys.take(timeout=0) as job:
+        job.fail("no such planet")
+    page.open(url, width=1300)
+    page.wait_for(LIVE)
+    page.wait_for("document.getElementById('queues').textContent.includes('no such planet')")  # not in an earlier state
+    (moved,) = (text for text in texts(page, "#queues .reason") if "no such planet" in text)
+    assert re.fullmatch(r"1 conversation group moved to dbo\.Toys_failed; last failure .* UTC: no such planet", moved)
+
+
 def test_the_filter_selects_queues(page: Page, url: str) -> None:
     page.open(url, width=1300)
     page.wait_for(LIVE)

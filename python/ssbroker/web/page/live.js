@@ -312,10 +312,10 @@ function showQueues() {
   queues.show(rows.map((row) => ({ row, key: keyOf(row), className: isOn(row) ? "" : "off", moved: movedFrom(row) })), state.omitted.queues);
 }
 
-/* Messages of a queue that failed five times and were moved to another queue. */
+/* Messages of a queue that failed and were moved to another queue. */
 function movedFrom(row) {
   return state.moved.filter((each) => keyOf(each) === keyOf(row)).map((each) =>
-    `${plural(each.groups, "conversation group")} moved to ${each.moved_to} after five failures; last failure ${each.last_failed_at.slice(0, 19)} UTC: ${each.error}`);
+    `${plural(each.groups, "conversation group")} moved to ${each.moved_to}; last failure ${each.last_failed_at.slice(0, 19)} UTC: ${each.error}`);
 }
 byId("filter").addEventListener("input", () => { if (state) showQueues(); });
 
