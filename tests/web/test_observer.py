@@ -167,6 +167,29 @@ def test_explanation_of_the_oldest_message(shop: Instance) -> None:
     assert "Decision: DELAYED" in nobody["explanation"]
 
 
+def test_explanation_of_messages_with_one_status(tmp_path: Path) -> None:
+    """Each row of the page has a status; the messages for one service may have several."""
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        sales = instance.create_database("Sales")
+        sales.create_queue("Replies")
+        sales.create_service("//shop/Orders", queue="Replies")
+        instance.execute(
+            f"USE Sales DROP ROUTE AutoCreatedLocal CREATE ROUTE Bank WITH SERVICE_NAME = '//bank', BROKER_INSTANCE = '{uuid.UUID(int=1)}', ADDRESS = 'TCP://bank'"
+        )
+        for number in (1, 2):
+            with sales.transaction() as t:
+                t.send(t.begin_dialog("//shop/Orders", "//bank", broker_instance=uuid.UUID(int=number)), b"three euros")
+        rows = Observer(instance).state()["transmission_queue"]
+        decisions = [
+            explain_waiting(instance, database="Sales", to_service_name="//bank", transmission_status=status)[
+                "explanation"
+            ].splitlines()[-1][:17]
+            for status in (*(row["transmission_status"] for row in rows), "no longer the status of any message")
+        ]
+    assert [row["transmission_status"][:4] for row in rows] == ["9748", "9750"]
+    assert decisions == ["Decision: REMOTE,", "Decision: DELAYED", "Decision: REMOTE,"]
+
+
 def test_explanation_of_a_reply(tmp_path: Path) -> None:
     """It is routed by the rules for messages of the target."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:

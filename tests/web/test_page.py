@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -121,6 +122,9 @@ def test_one_click_explains_why_messages_wait(page: Page, url: str) -> None:
     page.wait_for("document.querySelector('#explanation[open] pre')")
     assert texts(page, "#explained") == ["Why messages for //bank/Payments are undelivered"]
     assert "Decision: REMOTE, sent to TCP://bank.example:4022" in texts(page, "#explanation pre")[0]
+    (request,) = (request for request in page.requests if "/explain?" in request)
+    asked = parse_qs(urlsplit(request).query, keep_blank_values=True)
+    assert set(asked) == {"database", "service", "status"}
     page.press("Escape")
     page.wait_for("!document.getElementById('explanation').open")
     assert page.evaluate("document.activeElement.textContent") == "Explain"

@@ -116,9 +116,13 @@ def transmission_counts(connection: Connection) -> list[TransmissionCounts]:
     return [TransmissionCounts._make(row) for row in connection.execute(_WAITING)]
 
 
-def oldest_message(connection: Connection, service: str) -> OldestMessage | None:
-    """Returns the oldest message in the transmission queue for a service; None if there is none."""
-    found = connection.execute(_OLDEST_MESSAGE, (service,)).fetchone()
+def oldest_message(connection: Connection, service: str, *, status: str | None = None) -> OldestMessage | None:
+    """Returns the oldest message in the transmission queue for a service, with a status if given; None if there is none.
+
+    Only the first `STATUS_MAX` characters of the statuses are compared.
+    """
+    wanted = None if status is None else status[:STATUS_MAX]
+    found = connection.execute(_OLDEST_MESSAGE, (service, wanted)).fetchone()
     if found is None:
         return None
     conversation, number, from_service, broker_instance, is_initiator, status = found
@@ -126,6 +130,9 @@ def oldest_message(connection: Connection, service: str) -> OldestMessage | None
         uuid.UUID(bytes=conversation), number, from_service, broker_instance, bool(is_initiator), status
     )
 
+
+STATUS_MAX: Final = 1000
+"""The number of characters by which statuses are told apart; a URL has room for them."""
 
 # Counts with indexes only, because the rows contain the bodies. A wait that has ended may not have been freed yet.
 _IS_HELD: Final = leases.IS_HELD_SQL.format(now="?1")
@@ -179,9 +186,11 @@ _WAITING: Final = """
     )
     SELECT service, transmission_status, messages, conversations, enqueue_time
     FROM alike JOIN ssb_transmission_queue ON transmission_id = first ORDER BY enqueue_time"""
-_OLDEST_MESSAGE: Final = """
+_OLDEST_MESSAGE: Final = f"""
     SELECT conversation_id, message_sequence_number, CASE WHEN is_inbound THEN far_service ELSE s.name END,
         CASE WHEN is_inbound THEN (SELECT service_broker_guid FROM ssb_database) ELSE far_broker_instance END,
         is_initiator <> is_inbound, transmission_status
     FROM ssb_transmission_queue JOIN ssb_conversation_endpoints e USING (endpoint_id) JOIN ssb_services s USING (service_id)
-    WHERE CASE WHEN is_inbound THEN s.name ELSE far_service END = ? ORDER BY transmission_id LIMIT 1"""
+    WHERE CASE WHEN is_inbound THEN s.name ELSE far_service END = ?1
+        AND (?2 IS NULL OR substr(transmission_status, 1, {STATUS_MAX}) = ?2)
+    ORDER BY transmission_id LIMIT 1"""  # noqa: S608

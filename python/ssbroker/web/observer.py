@@ -135,7 +135,9 @@ def _totals(found: dict[str, Any]) -> dict[str, int]:
         "conversations": sum(row["count"] for row in found["conversations"]),
         "connections": 0 if found["serving"] is None else len(found["serving"]["connections"]),
         "leased_groups": sum(row["groups"] for row in found["leases"] if row["state"] == "LEASED"),
-        "disabled_queues": sum(not (row["is_receive_enabled"] and row["is_enqueue_enabled"]) for row in found["queues"]),
+        "disabled_queues": sum(
+            not (row["is_receive_enabled"] and row["is_enqueue_enabled"]) for row in found["queues"]
+        ),
     }
 
 
@@ -155,8 +157,12 @@ def cause_and_remedy(status: str) -> tuple[str | None, str | None]:
     return (None, None) if found is None else (found.cause, found.remedy)
 
 
-def explain_waiting(instance: Instance, *, database: str, to_service_name: str) -> dict[str, Any]:
+def explain_waiting(
+    instance: Instance, *, database: str, to_service_name: str, transmission_status: str | None = None
+) -> dict[str, Any]:
     """Explains the oldest undelivered message for a service in the transmission queue of a database.
+
+    With `transmission_status`, messages with this status come first; they may have got another one meanwhile.
 
     Raises:
         UnknownDatabaseError: The database does not exist.
@@ -176,7 +182,12 @@ def explain_waiting(instance: Instance, *, database: str, to_service_name: str) 
         (0, 'Decision')
     """
     context = database_context(instance.database(database))
-    found = context.file.query(lambda connection: overview_counts.oldest_message(connection, to_service_name))
+    found = context.file.query(
+        lambda connection: (
+            overview_counts.oldest_message(connection, to_service_name, status=transmission_status)
+            or overview_counts.oldest_message(connection, to_service_name)
+        )
+    )
     if found is None:
         raise InputError(
             f"no undelivered messages for service {to_service_name!r} in {database!r}", value=to_service_name

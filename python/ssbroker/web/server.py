@@ -248,10 +248,13 @@ def _application(
 
     def get_explanation(request: Request) -> Response:
         database, service = request.query_params.get("database"), request.query_params.get("service")
+        status = request.query_params.get("status")
         if database is None or service is None:
             return _error(400, "expected the parameters database and service")
         try:
-            return JSONResponse(explain_waiting(instance, database=database, to_service_name=service))
+            return JSONResponse(
+                explain_waiting(instance, database=database, to_service_name=service, transmission_status=status)
+            )
         except (InputError, UnknownDatabaseError) as error:
             return _error(404, str(error))
 

@@ -348,13 +348,15 @@ function showEvents(events) {
   byId("no-events").hidden = list.children.length > 0;
 }
 
-/* Explains why the messages of a row are undelivered. */
+/* Explains why the messages of a row are undelivered. The server compares this many characters of the status. */
+const STATUS_MAX = 1000;
 async function explain(row) {
   const content = document.querySelector("#explanation .content");
   setText(byId("explained"), `Why messages for ${row.to_service_name} are undelivered`);
   content.replaceChildren(nothing("Loading…"));
   byId("explanation").showModal();
-  const question = new URLSearchParams({ database: row.database, service: row.to_service_name });
+  const status = row.transmission_status.slice(0, STATUS_MAX);
+  const question = new URLSearchParams({ database: row.database, service: row.to_service_name, status });
   try {
     const response = await ask(`explain?${question}`);
     if (!response.ok) { content.replaceChildren(nothing((await response.text()).trim())); return; }
