@@ -470,6 +470,22 @@ def test_sql_options_for_scripts(tmp_path: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM sys.routes",
+        "INSERT INTO sys.routes VALUES (1)",
+        "UPDATE routes SET name = 'x'",
+        "TRUNCATE dbo.Orders",
+    ],
+)
+def test_views_and_queues_are_read_only(run: Run, folder: Path, statement: str) -> None:
+    """The error does not say that there is no such view, and suggest the same name."""
+    result = run("sql", folder, "--query", statement)
+    assert result.status == 2
+    assert result.err == "ssbroker: --query: views and queues are read-only: expected a SELECT statement\n"
+
+
+@pytest.mark.parametrize(
     ("query", "instead"),
     [
         ("SELECT TOP 1 name FROM sys.routes", "LIMIT at the end instead of TOP"),

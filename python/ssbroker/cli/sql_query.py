@@ -47,6 +47,7 @@ _NAME: Final = re.compile(r"(?!(?:null|true|false)$)(?!.*\bfor\b.*\bin\b)[^\W\d]
 """The contents of brackets that are a name even without FROM or a similar word before them; any other contents are a DuckDB list."""
 
 
+_READ_ONLY: Final = "views and queues are read-only: expected a SELECT statement"
 _T_SQL: Final = {
     r"\bSELECT\s+(?:DISTINCT\s+)?TOP\b": "LIMIT at the end instead of TOP",
     r"\(\s*NOLOCK\s*\)": "no WITH (NOLOCK)",
@@ -79,7 +80,7 @@ def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
         except duckdb.BinderException as error:
             if "base table" not in str(error):
                 raise InputError(_with_dialect(str(error), text)) from None
-            raise InputError("views and queues are read-only: expected a SELECT statement") from None
+            raise InputError(_READ_ONLY) from None
         except duckdb.CatalogException as error:  # a name does not exist; DuckDB would suggest its own names
             raise InputError(_with_dialect(_without_object(str(error), objects), text)) from None
         except duckdb.Error as error:
@@ -196,6 +197,8 @@ def _without_object(message: str, objects: list[tuple[str, str]]) -> str:
     if missing is None:
         return message
     known = {name.casefold(): f"{schema}.{name}" for schema, name in reversed(objects)}
+    if missing[1].casefold() in {*known, *(f"{schema}.{name}".casefold() for schema, name in objects)}:
+        return _READ_ONLY  # INSERT and UPDATE name it where a query names no table
     similar = most_similar(missing[1].rpartition(".")[2].casefold(), known)
     question = "" if similar is None else f"; did you mean {known[similar]}?"
     return f"{missing[1]}: there is no view or queue with this name{question}"
