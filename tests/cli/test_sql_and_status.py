@@ -143,11 +143,11 @@ def test_queues_may_be_named_in_any_case_and_without_schema(run: Run, folder: Pa
         ("SELECT count(*) AS [in, all] FROM [sys].[routes] WHERE [name] = 'Stock'", {"in, all": 1}),
         ('SELECT 1 AS [a]]b"c]', {'a]b"c': 1}),
         ("""SELECT '[name]' AS a, 1 AS "[b]" -- [c]\n/* [d] */""", {"a": "[name]", "[b]": 1}),
-        ("SELECT [1, 2] AS a, ['x'] AS b, [3] AS c", {"a": "[1, 2]", "b": "['x']", "c": "[3]"}),
-        ("SELECT [x + 1 for x in [1, 2]] AS a, [] AS b", {"a": "[2, 3]", "b": "[]"}),
+        ("SELECT [1, 2] AS a, ['x'] AS b, [3] AS c", {"a": [1, 2], "b": ["x"], "c": [3]}),
+        ("SELECT [x + 1 for x in [1, 2]] AS a, [] AS b", {"a": [2, 3], "b": []}),
         (
             "SELECT [NULL] AS a, [true] AS b, [1.5e3] AS c, [1 + 1] AS d",
-            {"c": "[1500.0]", "d": "[2]"},
+            {"c": [1500.0], "d": [2]},
         ),
         (
             "SELECT 1 IN [i] AS a, 'abc' [1:2] AS b, 3 [a name] FROM (SELECT 1 AS i)",
@@ -164,6 +164,25 @@ def test_names_may_be_in_brackets(run: Run, folder: Path, query: str, row: dict[
     assert (result.status, result.err) == (0, "")
     found = json.loads(result.out)
     assert found == [] if row is None else found[0].items() >= row.items()
+
+
+NESTED = (
+    "SELECT [NULL, 'é'] AS names, {'id': '6f9619ff-8b86-d011-b42d-00c04fc964ff'::UUID, 'body': ['\\x01'::BLOB]} AS row, "
+    "MAP {1: TIMESTAMP '2026-11-20 12:00'} AS times"
+)
+
+
+def test_lists_and_structs_are_json(run: Run, folder: Path) -> None:
+    row = {
+        "names": [None, "é"],
+        "row": {"id": "6f9619ff-8b86-d011-b42d-00c04fc964ff", "body": ["0x01"]},
+        "times": {"1": "2026-11-20T12:00:00"},
+    }
+    assert json.loads(run("sql", folder, "--json", "--query", NESTED).out) == [row]
+    header, cells = run("sql", folder, "--query", NESTED).out.splitlines()
+    places = [header.index(name) for name in row]
+    shown = [cells[start:end] for start, end in zip(places, [*places[1:], None], strict=True)]
+    assert list(map(json.loads, shown)) == list(row.values())
 
 
 @pytest.mark.parametrize("name", ["sys.routes", "SYS.Routes", "routes"])

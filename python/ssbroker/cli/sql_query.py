@@ -243,6 +243,10 @@ def _with_uuids(table: pa.Table) -> pa.Table:
 def _json_value(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return f"0x{value.hex()}"
+    if isinstance(value, list | tuple):
+        return [_json_value(each) for each in value]
+    if isinstance(value, dict):
+        return {str(_json_value(key)): _json_value(each) for key, each in value.items()}
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, float) and not math.isfinite(value):
@@ -251,5 +255,8 @@ def _json_value(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Text:
-    """Returns a table cell with the lines of a value."""
-    return Text("\n").join(map(cell, "" if value is None else str(_json_value(value)).split("\n")))
+    """Returns a table cell with the lines of a value; lists and structs are JSON."""
+    shown = "" if value is None else _json_value(value)
+    if isinstance(shown, list | dict):
+        shown = json.dumps(shown, ensure_ascii=False)
+    return Text("\n").join(map(cell, str(shown).split("\n")))
