@@ -20,6 +20,7 @@ from ssbroker import Instance
 from ssbroker.cli import watch
 from ssbroker.web.observer import Observer
 from tests.cli.conftest import Run
+from tests.cli.terminal import Terminal
 from tests.web.shop import HOSTILE, Clock, create_shop
 
 
@@ -164,6 +165,14 @@ def test_a_watch_ends_when_nobody_reads_it(folder: Path) -> None:
     command = f"{sys.executable} -m ssbroker watch {folder} --json --interval 0.1 | head -1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True, timeout=120)
     assert (json.loads(done.stdout)["instance"], done.stderr) == ("shop", "")
+
+
+def test_states_on_a_terminal_without_control_sequences(folder: Path) -> None:
+    with Terminal("watch", folder, "--interval", "0.2", columns=100, folder=folder, TERM="dumb") as terminal:
+        terminal.wait(lambda lines: sum(line.startswith("Instance shop at ") for line in lines) > 1)
+        terminal.kill(signal.SIGINT)
+        assert terminal.end() == 0
+    assert b"\x1b" not in terminal.output
 
 
 def test_bars_in_ascii() -> None:

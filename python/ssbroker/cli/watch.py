@@ -69,7 +69,9 @@ def watch(
     from ssbroker.web.observer import Observer  # noqa: PLC0415 - the same
 
     console = Console()
-    live = Live(console=console, screen=True, auto_refresh=False) if console.is_terminal and not as_json else None
+    # On a terminal without control sequences, such as that of Emacs, Live would show nothing.
+    in_place = console.is_terminal and not console.is_dumb_terminal and not as_json
+    live = Live(console=console, screen=True, auto_refresh=False) if in_place else None
     before: State | None = None
     with (
         Instance.open(folder, background=False) as instance,
