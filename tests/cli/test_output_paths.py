@@ -124,6 +124,22 @@ def test_output_is_checked_before_input_is_read(tmp_path: Path, run: Run) -> Non
     assert result.err == f"ssbroker: {tmp_path / 'no' / 'out.csv'}: cannot be written: No such file or directory\n"
 
 
+@pytest.mark.parametrize("command", ["route", "lint", "trace", "compare", "stuck"])
+def test_report_is_checked_before_the_work(tmp_path: Path, run: Run, command: str) -> None:
+    """Otherwise the result is lost, or another output is replaced although the command fails."""
+    input_file, output = write(conversations(5), tmp_path / "in.csv"), tmp_path / "out.csv"
+    catalog, report = tmp_path / "nothing.sql", tmp_path / "no" / "report.csv"
+    arguments = {
+        "route": ("--conversations", input_file, "-o", output, "--html", report),
+        "lint": ("--sarif", output, "--html", report),
+        "trace": ("--to-service", "//a", "--html", report),
+        "compare": (catalog, "--html", report),
+        "stuck": ("--queue", input_file, "-o", report),
+    }
+    result = run(command, catalog, *arguments[command])
+    assert (result.status, result.err) == (2, f"ssbroker: {report}: cannot be written: No such file or directory\n")
+
+
 def test_output_cannot_be_a_folder_or_device(tmp_path: Path, catalog: Path, input_file: Path, run: Run) -> None:
     (tmp_path / "folder.csv").mkdir()
     (tmp_path / "null.csv").symlink_to(os.devnull)

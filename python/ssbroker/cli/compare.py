@@ -34,7 +34,7 @@ from ssbroker.cli.options import (
     parse_script_options,
     parse_time,
 )
-from ssbroker.cli.output_paths import refuse_overwriting
+from ssbroker.cli.output_paths import check_writable, refuse_overwriting
 from ssbroker.cli.terminal import FittedTable, cell, print_prose, ruled_table
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.router import TieBreak
@@ -125,6 +125,7 @@ def compare(
     if html is not None:
         catalogs = [path for side in (before, after) for path in instance_paths([side], is_fleet=fleet).values()]
         refuse_overwriting([html], inputs=expand_patterns(conversations or ()), catalogs=catalogs)
+        check_writable([html])
     options = parse_script_options(variable, encoding, lenient=lenient)
     addresses = parse_instance_addresses(address)
     old, new = (

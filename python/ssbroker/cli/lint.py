@@ -40,7 +40,7 @@ from ssbroker.cli.options import (
     parse_time,
     warn_about,
 )
-from ssbroker.cli.output_paths import refuse_overwriting
+from ssbroker.cli.output_paths import check_writable, refuse_overwriting
 from ssbroker.cli.terminal import print_prose
 from ssbroker.exceptions import DuplicateError
 
@@ -105,7 +105,9 @@ def lint(
     current_time = datetime.now(UTC)
     now = parse_time(at, option="--at", default=current_time)
     paths = instance_paths(catalogs, is_fleet=fleet)
-    refuse_overwriting([path for path in (sarif_file, html) if path is not None], inputs=[], catalogs=[*paths.values()])
+    outputs = [path for path in (sarif_file, html) if path is not None]
+    refuse_overwriting(outputs, inputs=[], catalogs=[*paths.values()])
+    check_writable(outputs)
     options = parse_script_options(variable, encoding, lenient=lenient, collects=True)
     addresses = parse_instance_addresses(address)
     instances, uris, duplicate_id_findings = _load_instances(

@@ -97,6 +97,20 @@ def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalog
         targets.append(target)
 
 
+def check_writable(paths: Sequence[Path]) -> None:
+    """Checks, before long work, that files which are written at its end can be written.
+
+    Raises:
+        OutputError: A path cannot be written, or is not a regular file.
+    """
+    for path in paths:
+        target = Path(os.path.realpath(path))
+        part = _part_path(target)
+        with writing(path):
+            _create_part(path, target, part)
+            part.unlink()
+
+
 def _refuse_catalog(path: Path, target: Path, catalog: Path) -> None:
     source = Path(os.path.realpath(catalog))
     is_part = target.parent == source and _is_catalog_file(target)

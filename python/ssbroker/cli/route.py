@@ -28,6 +28,7 @@ from ssbroker.cli.options import (
     parse_time,
     parse_variables,
 )
+from ssbroker.cli.output_paths import check_writable
 from ssbroker.cli.route_files import RouteJob, route_files
 from ssbroker.cli.route_summary import TOP_ROWS, RejectedRows, RouteCounts, RouteSummary
 
@@ -120,6 +121,7 @@ def route(
         encoding=encoding,
         lenient=lenient,
     )
+    check_writable([] if html is None else [html])
     started_at = time.perf_counter()
     if spark:
         from ssbroker.cli.on_spark import route_on_spark  # noqa: PLC0415 - needed only here

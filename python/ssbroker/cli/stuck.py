@@ -56,7 +56,7 @@ from ssbroker.cli.options import (
     parse_script_options,
     parse_time,
 )
-from ssbroker.cli.output_paths import refuse_overwriting, replacing_files
+from ssbroker.cli.output_paths import check_writable, refuse_overwriting, replacing_files
 from ssbroker.cli.readers import reject_misspelled
 from ssbroker.cli.terminal import print_prose
 from ssbroker.cli.writers import OutputFile
@@ -141,6 +141,7 @@ def stuck(
     outputs = [] if output is None else [output]
     formats = [output_format(path, format) for path in outputs]
     refuse_overwriting(outputs, inputs=files, catalogs=[*paths.values()])
+    check_writable(outputs)
     options = parse_script_options(variable, encoding, lenient=lenient)
     addresses = parse_instance_addresses(address)
     instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options, addresses=addresses)

@@ -34,7 +34,7 @@ from ssbroker.cli.options import (
     parse_script_options,
     parse_time,
 )
-from ssbroker.cli.output_paths import refuse_overwriting
+from ssbroker.cli.output_paths import check_writable, refuse_overwriting
 from ssbroker.cli.terminal import fitted
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def trace(
         check_service_name(from_service, option="--from-service")
     if html is not None:
         refuse_overwriting([html], inputs=[], catalogs=[*instance_paths(catalogs, is_fleet=fleet).values()])
+        check_writable([html])
     current_time = datetime.now(UTC)
     now = parse_time(at, option="--at", default=current_time)
     options = parse_script_options(variable, encoding, lenient=lenient)
