@@ -157,6 +157,19 @@ def test_output_cannot_be_a_pipe(catalog: Path, input_file: Path) -> None:
     assert done.stderr == "ssbroker: /dev/stdout: cannot be written: it is not a regular file\n"
 
 
+def test_output_cannot_be_the_file_of_standard_output(tmp_path: Path, catalog: Path, input_file: Path) -> None:
+    """With `>>`, the file has earlier lines."""
+    log = tmp_path / "all.csv"
+    log.write_text("old\n")
+    for output in ("/dev/stdout", log):
+        files = [str(catalog), "--conversations", str(input_file), "-o", str(output), "--format", "csv"]
+        with log.open("a") as opened:
+            done = subprocess.run([*COMMAND, *files], stdout=opened, stderr=subprocess.PIPE, text=True, check=False)
+        error = f"ssbroker: {output}: cannot be written: it is also the standard output of this command\n"
+        assert (done.returncode, done.stderr) == (2, error)
+        assert log.read_text() == "old\n"
+
+
 def test_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out.csv").write_text("old")
     monkeypatch.setattr(os, "access", lambda *_: False)

@@ -21,7 +21,7 @@ from ssbroker._text import one_line
 from ssbroker.cli import help  # noqa: A004 - the module is named after what it writes
 from ssbroker.exceptions import OutputError, SsbrokerError
 
-_STREAM_NAMES: Final = {1: "standard output", 2: "standard error"}
+STREAM_NAMES: Final = {1: "standard output", 2: "standard error"}
 
 
 @contextmanager
@@ -61,7 +61,7 @@ class _ResilientFile(io.FileIO):
             return memoryview(data).nbytes
         except OSError as error:
             self._is_failed = True
-            name = _STREAM_NAMES.get(self.fileno(), "the output")
+            name = STREAM_NAMES.get(self.fileno(), "the output")
             raise OutputError(f"{name}: cannot be written: {error.strerror}") from error
 
 

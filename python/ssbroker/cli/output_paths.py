@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ssbroker import _files
+from ssbroker.cli.app import STREAM_NAMES
 from ssbroker.cli.errors import writing
 from ssbroker.exceptions import OutputError
 
@@ -135,7 +136,17 @@ def _create_part(path: Path, target: Path, part: Path) -> None:
         raise OutputError(f"{path}: cannot be written: it is {'a folder' if path.is_dir() else 'not a regular file'}")
     if target.exists() and not os.access(target, os.W_OK):
         raise OutputError(f"{path}: cannot be written: the existing file is read-only")
+    for descriptor, name in STREAM_NAMES.items():
+        if target.exists() and _is_open_as(descriptor, target):
+            raise OutputError(f"{path}: cannot be written: it is also the {name} of this command")
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+
+
+def _is_open_as(descriptor: int, target: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), target.stat())
+    except OSError:  # the stream is closed
+        return False
 
 
 def _part_path(target: Path) -> Path:
