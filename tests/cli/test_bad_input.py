@@ -390,6 +390,12 @@ def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
             ["explain", "no-such-folder", "--to-service", "//A"],
             "no-such-folder: no such file or folder",
         ),
+        (
+            ["explain", "x", "--to-service", "//A", "--encoding", "klingon"],
+            "--encoding: 'klingon' is not a text encoding",
+        ),
+        (["lint", "x", "--encoding", "klingon"], "--encoding: 'klingon' is not a text encoding"),
+        (["lint", "x", "-v", "1=2"], "-v: expected NAME=VALUE, got '1=2'"),
     ],
 )
 def test_wrong_use_is_one_line(run: Run, arguments: list[str], wanted: str) -> None:

@@ -231,7 +231,7 @@ def test_invalid_session_keys_are_reported_without_the_key(
         ),
         (
             ["--max-message-bytes", "2GiB"],
-            "max_message_bytes: expected an integer from 1 to 2147483647, got 2147483648",
+            "ssbroker: --max-message-bytes: expected an integer from 1 to 2147483647, got 2147483648",
         ),
     ],
 )

@@ -193,7 +193,10 @@ def parse_script_options(
     variables: Sequence[str] | None, encoding: str | None, *, lenient: bool, collects: bool = False
 ) -> ScriptOptions:
     """Returns the options for reading scripts; with `collects`, errors in statements become notes."""
-    return script_options(variables=parse_variables(variables), encoding=encoding, lenient=lenient, collects=collects)
+    with as_options(encoding="--encoding"):
+        return script_options(
+            variables=parse_variables(variables), encoding=encoding, lenient=lenient, collects=collects
+        )
 
 
 def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
@@ -203,7 +206,7 @@ def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
     given = {name: value for name, value in os.environ.items() if sqlcmd.VARIABLE_NAME.fullmatch(name) is not None}
     for variable in variables or ():
         name, equals, value = variable.partition("=")
-        if not equals:
+        if not equals or sqlcmd.VARIABLE_NAME.fullmatch(name) is None:
             raise OptionError(f"-v: expected NAME=VALUE, got {variable!r:.80}")
         given[name] = value
     return given

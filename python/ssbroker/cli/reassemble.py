@@ -18,6 +18,7 @@ from ssbroker.cli.options import (
     QuietOption,
     SummaryAsJsonOption,
     ThreadsOption,
+    as_options,
     parse_count,
     parse_size,
     parse_size_limit,
@@ -174,10 +175,9 @@ def reassemble(
         "max_fragments_per_message": (max_fragments_per_message, parse_count),
         "max_sequence_distance": (max_sequence_distance, parse_count),
     }
+    names = {name: f"--{name.replace('_', '-')}" for name in limits}
     options: dict[str, Any] = {
-        name: parse(text, option=f"--{name.replace('_', '-')}")
-        for name, (text, parse) in limits.items()
-        if text is not None
+        name: parse(text, option=names[name]) for name, (text, parse) in limits.items() if text is not None
     }
     job = ReassembleJob(
         fragments=fragments,
@@ -190,12 +190,13 @@ def reassemble(
         threads=threads,
     )
     started_at, is_continued = time.perf_counter(), state is not None and state.exists()
-    if spark:
-        from ssbroker.cli.on_spark import reassemble_on_spark  # noqa: PLC0415 - needed only here
+    with as_options(**names):
+        if spark:
+            from ssbroker.cli.on_spark import reassemble_on_spark  # noqa: PLC0415 - needed only here
 
-        counts, files = reassemble_on_spark(job)
-    else:
-        counts, files = reassemble_files(job, progress=False if quiet and progress is None else progress)
+            counts, files = reassemble_on_spark(job)
+        else:
+            counts, files = reassemble_files(job, progress=False if quiet and progress is None else progress)
     summary = ReassembleSummary(
         fragments=[str(file) for file in files],
         outputs={name: str(path) for name, path in job.tables.items()},

@@ -27,7 +27,7 @@ from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.file_formats import Format, output_format
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
 from ssbroker.cli.input_files import common_schema, conform, expand_patterns, open_inputs
-from ssbroker.cli.options import suggesting_lenient
+from ssbroker.cli.options import as_options, suggesting_lenient
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_files
 from ssbroker.cli.parallel_map import configure_threads, ordered_map
 from ssbroker.cli.route_summary import RouteCounts, count_values
@@ -72,7 +72,7 @@ class RouteJob:
     @cached_property
     def loaded_catalog(self) -> Catalog:
         """The catalog; LIFETIME in scripts counts from the time of loading, regardless of `now`."""
-        with suggesting_lenient(lenient=self.lenient):
+        with suggesting_lenient(lenient=self.lenient), as_options(encoding="--encoding"):
             return Catalog.load(self.catalog, variables=self.variables, encoding=self.encoding, lenient=self.lenient)
 
 
