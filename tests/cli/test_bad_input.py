@@ -370,6 +370,10 @@ def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
             ["route", "--conversations", "y", "x", "-o", "z"],
             "Missing argument 'CATALOG'; specify it before --conversations, which takes all the values that follow; see",
         ),
+        (
+            ["serve", "--http", "shop/"],
+            "Missing argument 'FOLDER'; specify it before --http, which takes the value that follows; see",
+        ),
         (["route", "x", "--conversations", "y"], "Missing option '--output' / '-o'"),
         (["route", "--nothing"], "No such option: --nothing"),
         (["root"], "No such command 'root'"),

@@ -224,6 +224,8 @@ def _usage_problem(error: Any, arguments: Sequence[str]) -> str:
         problem = f"{problem.replace('Input should be a valid', 'expected a valid').replace('Input should be', 'expected a value')}, got {value!r:.80}"
     if problem.startswith("Missing argument") and _MULTIPLE_FILES_OPTION in arguments:
         problem += f"; specify it before {_MULTIPLE_FILES_OPTION}, which takes all the values that follow"
+    if problem.startswith("Missing argument") and _OPTIONAL_VALUE_OPTION in arguments:
+        problem += f"; specify it before {_OPTIONAL_VALUE_OPTION}, which takes the value that follows"
     return problem
 
 
