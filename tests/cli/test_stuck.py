@@ -106,6 +106,22 @@ def test_queue_of_an_instance_folder(served: tuple[Path, Path], run: Run) -> Non
     assert run("stuck", stock).out == "The transmission queue is empty.\n"
 
 
+def test_queue_of_a_database_that_cannot_be_read(tmp_path: Path, run: Run) -> None:
+    """It is not empty."""
+    shop = tmp_path / "shop"
+    with Instance.create(shop, name="shop", background=False) as instance:
+        instance.create_database("Sales")
+        instance.create_database("Billing")
+    (shop / "Sales.sqlite").unlink()
+    found = run("stuck", shop)
+    assert (found.status, found.out) == (2, "")
+    assert found.err.endswith(
+        f"ssbroker: the messages of shop/Sales cannot be read: {shop / 'Sales.sqlite'}: no such file; "
+        "--from shop/DATABASE explains those of another database\n"
+    )
+    assert run("stuck", shop, "--from", "shop/Billing").out == "The transmission queue is empty.\n"
+
+
 def test_queue_that_is_not_in_a_folder_must_be_specified(served: tuple[Path, Path], folder: Path, run: Run) -> None:
     shop, stock = served
     for arguments, problem in (
