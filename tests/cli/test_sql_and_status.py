@@ -280,6 +280,20 @@ def test_sql_with_invalid_query(run: Run, folder: Path, select: str) -> None:
     assert run("sql", folder).status == 2
 
 
+@pytest.mark.parametrize("command", ["status", "lint"])
+def test_unavailable_database_is_one_line(run: Run, folder: Path, command: str) -> None:
+    """Although `lint` opens the instance twice."""
+    with Instance.open(folder, background=False) as instance:
+        instance.create_database("Lost")
+    (folder / "Lost.sqlite").unlink()
+    found = run(command, folder)
+    assert found.err == (
+        "ssbroker: warning: the database 'Lost' is not available until its file can be used again: "
+        f"{folder / 'Lost.sqlite'}: no such file\n"
+    )
+    assert found.out
+
+
 def test_missing_files_are_one_line(run: Run, tmp_path: Path, script: Path, folder: Path) -> None:
     for arguments in (
         ("sql", tmp_path / "no", script),

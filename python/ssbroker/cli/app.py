@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
 import sys
@@ -88,6 +89,7 @@ def is_output_closed() -> bool:
 
 
 _NAME: Final = "ssbroker"
+_LOGGER: Final = logging.getLogger(_NAME)
 _MULTIPLE_FILES_OPTION: Final = "--conversations"
 _OPTIONAL_VALUE_OPTION: Final = "--http"
 _HTTP_ADDRESS: Final = "127.0.0.1:9422"
@@ -311,10 +313,30 @@ def _warnings_as_lines(*, quiet: bool) -> Iterator[None]:
         del category, filename, lineno, file, line
         sys.stderr.write(f"{_NAME}: warning: {one_line(str(message))}\n")
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore" if quiet else "always", UserWarning)
-        warnings.showwarning = show
-        yield
+    records = _RecordsAsLines(logging.ERROR if quiet else logging.WARNING)
+    _LOGGER.addHandler(records)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if quiet else "always", UserWarning)
+            warnings.showwarning = show
+            yield
+    finally:
+        _LOGGER.removeHandler(records)
+
+
+class _RecordsAsLines(logging.Handler):
+    """Writes records of the library as lines, each text once, unless the command writes a log itself, as `serve` does."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._written: Final[set[str]] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{record.levelname.lower()}: {one_line(record.getMessage())}"
+        if _LOGGER.handlers == [self] and text not in self._written:
+            self._written.add(text)
+            with suppress(OSError, OutputError):  # the thread that logs goes on
+                sys.stderr.write(f"{_NAME}: {text}\n")
 
 
 @contextmanager
