@@ -399,6 +399,10 @@ def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
             "--encoding: 'klingon' is not a text encoding",
         ),
         (["lint", "x", "--encoding", "klingon"], "--encoding: 'klingon' is not a text encoding"),
+        (
+            ["watch", "x", "--interval", "inf"],
+            "Invalid value for '--interval': expected a value less than or equal to 86400, got 'inf'; see",
+        ),
         (["lint", "x", "-v", "1=2"], "-v: expected NAME=VALUE, got '1=2'"),
     ],
 )

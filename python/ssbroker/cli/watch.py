@@ -57,7 +57,9 @@ _BARS_SHOWN: Final = 16
 def watch(
     *,
     folder: FolderArgument,
-    interval: Annotated[float, typer.Option(help="Seconds between updates.", min=0.01, metavar="SECONDS")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(help="Seconds between updates.", min=0.01, max=86_400, metavar="SECONDS")
+    ] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print each state as a line of JSON.")] = False,
 ) -> None:
     """Show the state of an instance as it changes, until Ctrl-C.
