@@ -68,8 +68,9 @@ def test_unreachable_path(
         ["explain", "network", "--to-service", "//Stock", "--from", NOT_UTF8],
         ["explain", "network", "--to-service", "//Stock", "--from-outside", "--broker-instance", NOT_UTF8],
         ["trace", "network", "--from", "network/Sales", "--to-service", NOT_UTF8],
+        ["sql", "shop", "--create", "--query", f"SELECT '{NOT_UTF8}'"],
     ],
-    ids=[1, 2, 3, 4],
+    ids=[1, 2, 3, 4, 5],
 )
 def test_name_that_is_not_utf8(catalog: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     monkeypatch.chdir(catalog.parent)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from rich.text import Text
 
+from ssbroker._arguments import is_utf8_text
 from ssbroker._arrow import guid_text
 from ssbroker._text import most_similar
 from ssbroker.cli.terminal import FittedTable, cell, rows_table
@@ -67,6 +68,8 @@ def run_queries(instance: Instance, text: str) -> list[tuple[list[str], Rows]]:
         import duckdb  # noqa: PLC0415 - DuckDB is optional
     except ImportError:
         raise MissingDependencyError("queries need DuckDB: pip install duckdb") from None
+    if not is_utf8_text(text):
+        raise InputError(f"expected valid UTF-8 text, got {text!r:.80}")
     objects = readable_objects(instance)
     text = _with_quoted_names(text)
     with duckdb.connect(config={"enable_external_access": "false"}) as connection:
