@@ -399,6 +399,7 @@ def test_bad_catalog(tmp_path: Path, run: Run, catalog: Path) -> None:
             "--encoding: 'klingon' is not a text encoding",
         ),
         (["lint", "x", "--encoding", "klingon"], "--encoding: 'klingon' is not a text encoding"),
+        (["certificates", "x", "--name", "a" * 65], "--name: expected 1 to 64 characters, got 'aaa"),
         (
             ["watch", "x", "--interval", "inf"],
             "Invalid value for '--interval': expected a value less than or equal to 86400, got 'inf'; see",

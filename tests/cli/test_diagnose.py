@@ -214,6 +214,12 @@ def test_sarif_uses_uris_and_lists_all_instances_of_a_loop(
     assert {each["region"]["startLine"] for each in physical} == {1}
 
 
+def test_compare_refuses_to_take_turns(folder: Path, run: Run) -> None:
+    refused = run("compare", "--fleet", folder, folder, "--conversations", "in.csv", "--tie-break", "round_robin")
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err.startswith("ssbroker: --tie-break: 'round_robin' is not allowed")
+
+
 def test_lint_and_compare_write_html(folder: Path, planned: Path, run: Run, tmp_path: Path) -> None:
     run("lint", "--fleet", folder, *AT, "--html", tmp_path / "lint.html")
     run("compare", "--fleet", folder, planned, *AT, "--html", tmp_path / "compare.html")

@@ -15,6 +15,7 @@ import typer
 
 from ssbroker._files import create_file
 from ssbroker.cli.errors import writing
+from ssbroker.cli.options import as_options
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.security.certificates import (
     CertificateWithKey,
@@ -73,7 +74,8 @@ def certificates(
         )
     authority = make_authority("ssbroker authority", validity) if is_new else _load_authority(folder)
     validity = _limit_to_authority(folder, validity, validity_period(authority.certificate)[1])
-    made = {each: make_certificate([each], validity, authority=authority) for each in name}
+    with as_options(name="--name"):
+        made = {each: make_certificate([each], validity, authority=authority) for each in name}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     _write_all(folder, {AUTHORITY: authority, **made} if is_new else made)

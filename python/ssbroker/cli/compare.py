@@ -31,6 +31,7 @@ from ssbroker.cli.options import (
     PendingRequestOption,
     ProgressOption,
     VariableOption,
+    as_options,
     parse_script_options,
     parse_time,
 )
@@ -137,7 +138,10 @@ def compare(
     is_single = not fleet and len(old) == len(new) == 1
     sides = (old, Fleet(dict(zip(old, new.values(), strict=True))) if is_single else new)
     if conversations:
-        comparer = Comparer(*sides, at=now, before_at=before_now, tie_break=tie_break, pending_request=pending_request)
+        with as_options(tie_break="--tie-break"):
+            comparer = Comparer(
+                *sides, at=now, before_at=before_now, tie_break=tie_break, pending_request=pending_request
+            )
         _add_traffic(comparer, conversations, sides, progress=progress)
         comparison = comparer.result()
     else:

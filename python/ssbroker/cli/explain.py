@@ -95,7 +95,12 @@ def explain(
     # LIFETIME counts from the current time, regardless of the time of the decision.
     with suggesting_lenient(lenient=lenient), as_options(encoding="--encoding"):
         loaded = Catalog.load(catalog, variables=parse_variables(variable), encoding=encoding, lenient=lenient)
-    with as_options(to_broker_instance="--broker-instance", conversation_id="--conversation-id", database="--from"):
+    with as_options(
+        to_service_name="--to-service",
+        to_broker_instance="--broker-instance",
+        conversation_id="--conversation-id",
+        database="--from",
+    ):
         explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(
             to_service,
             to_broker_instance=broker_instance,
