@@ -216,6 +216,9 @@ def test_a_script_of_the_shell(shell: Terminal, folder: Path) -> None:
     (folder.parent / "more.sql").write_text("CREATE QUEUE Second\n")
     assert shell.send(r"\i more.sql") == ["more.sql: done"]
     assert shell.send(r"\i none.sql") == ["error: none.sql: cannot be read: No such file or directory"]
+    assert shell.send(r"\i ~nobody-has-this-name/a.sql") == [
+        "error: ~nobody-has-this-name/a.sql: cannot be read: No such file or directory"
+    ]
 
 
 @pytest.mark.parametrize(

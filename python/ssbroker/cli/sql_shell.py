@@ -291,7 +291,10 @@ class Shell:
         if not name:
             self._error(r"\i: expected the name of a file")
             return
-        self._notes(self._session.execute_file(Path(name).expanduser()), is_single=False)
+        path = Path(name)
+        with suppress(RuntimeError):  # there is no such user
+            path = path.expanduser()
+        self._notes(self._session.execute_file(path), is_single=False)
         self._line(f"{name}: done", "dim")
 
     def quit(self, _: str) -> None:
