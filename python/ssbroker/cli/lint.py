@@ -110,7 +110,7 @@ def lint(
     check_writable(outputs)
     options = parse_script_options(variable, encoding, lenient=lenient, collects=True)
     addresses = parse_instance_addresses(address)
-    instances, uris, duplicate_id_findings = _load_instances(
+    instances, uris, duplicate_id_findings, unread = _load_instances(
         paths, now=current_time, options=options, addresses=addresses
     )
     notes = [note for catalog in instances.values() for note in catalog.notes if not note.is_problem]
@@ -125,17 +125,18 @@ def lint(
         write_text(sarif_file, json.dumps(log, indent=2, ensure_ascii=False) + "\n")
     if html is not None:
         write_text(html, html_report(instances, findings=found, at=now))
+    unchecked = [*not_checked(instances), *(f"the database {name}, whose file cannot be used" for name in unread)]
     if as_json:
         findings = [finding.to_dict() for finding in found]
         report = {
             "counts": found.counts,
             "skipped_statements": ddl.counts(notes),
             "findings": findings,
-            "not_checked": not_checked(instances),
+            "not_checked": unchecked,
         }
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
-        print_findings(found, Console(), folders=[*paths.values()], unchecked=not_checked(instances))
+        print_findings(found, Console(), folders=[*paths.values()], unchecked=unchecked)
     if found:
         raise typer.Exit(1)
 
@@ -147,8 +148,8 @@ def _uri(path: Path) -> str:
 
 def _load_instances(
     paths: Mapping[str, Path], *, now: datetime, options: ddl.ScriptOptions, addresses: Mapping[str, Sequence[str]]
-) -> tuple[Fleet, dict[str, str], list[Finding]]:
-    """Returns the instances with valid catalogs, the URI of each, and findings for instances in which a broker id is enabled twice.
+) -> tuple[Fleet, dict[str, str], list[Finding], list[str]]:
+    """Returns the instances with valid catalogs, the URI of each, findings for instances in which a broker id is enabled twice, and unusable databases.
 
     A LIFETIME in a script counts from `now`.
     """
@@ -158,6 +159,7 @@ def _load_instances(
     usable: dict[str, Catalog] = {}
     uris: dict[str, str] = {}
     duplicate_id_findings: list[Finding] = []
+    unread: list[str] = []
     for name, path in paths.items():
         try:
             loaded = load_instances(path, name=name, now=now, options=options)
@@ -170,29 +172,30 @@ def _load_instances(
         uris[name] = _uri(path)
         for instance, catalog in loaded.items():
             check_not_loaded(instance, usable, path)
-            usable[instance] = _with_conversations(catalog, path)
+            usable[instance], unavailable = _with_conversations(catalog, path)
+            unread += (f"{instance}/{database}" for database in unavailable)
             uris[instance] = _uri(path)
     if not duplicate_id_findings:
         check_instances(addresses, usable)
-    return Fleet(with_addresses(usable, addresses)), uris, duplicate_id_findings
+    return Fleet(with_addresses(usable, addresses)), uris, duplicate_id_findings, unread
 
 
-def _with_conversations(catalog: Catalog, path: Path) -> Catalog:
-    """Adds the number of conversations by state if the catalog comes from an instance folder."""
+def _with_conversations(catalog: Catalog, path: Path) -> tuple[Catalog, list[str]]:
+    """Adds the number of conversations by state if the catalog comes from an instance folder; also returns the unusable databases."""
     if not is_instance_folder(path):
-        return catalog
+        return catalog, []
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - only for instance folders
     from ssbroker.broker.overview import overview_of  # noqa: PLC0415 - the same
 
     with Instance.open(path, background=False) as instance:
-        rows = overview_of(instance)["conversations"]
+        rows, unavailable = overview_of(instance)["conversations"], [*instance.unavailable_databases]
     counts = tuple(
         ConversationCount(
             database=row["database"], state=row["state_desc"], count=row["count"], oldest_seconds=row["oldest_seconds"]
         )
         for row in rows
     )
-    return catalog.with_details(replace(catalog.details, conversations=counts))
+    return catalog.with_details(replace(catalog.details, conversations=counts)), unavailable
 
 
 def _position(finding: Finding, folders: Sequence[Path]) -> str:
