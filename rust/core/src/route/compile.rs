@@ -386,6 +386,10 @@ impl<'a> Compiler<'a> {
         if self.index.options.tie_break == TieBreak::RoundRobin {
             return Self::undecided(subject);
         }
+        // All kinds of conversation depend on the same routes with this name, of which there may be many.
+        for position in subject.routes.clone() {
+            self.scratch.window.add(self.index.route(position).expires, self.now);
+        }
         self.add_hop(subject);
         let mut ids = std::mem::take(&mut self.scratch.brokers);
         if subject.source == self.index.replies() {
@@ -524,10 +528,9 @@ impl<'a> Compiler<'a> {
         if let Some(decision) = index.decide_without_table(&query, &context) {
             return self.decided(&case, decision);
         }
-        let mut window = self.scratch.window;
+        let window = self.scratch.window;
         let found = index.find(&query, &context, &mut self.scratch);
         if self.is_shared(subject, &found) {
-            subject.routes.clone().for_each(|position| window.add(index.route(position).expires, self.now));
             self.scratch.window = window;
             return Cell::next(Next::Unknown, Target::default());
         }

@@ -417,11 +417,11 @@ pub(crate) enum Found {
 }
 
 impl RouteIndex {
-    /// Searches a table; `scratch.window` becomes the time for which the routes found are the same.
+    /// Searches a table, and restricts `scratch.window` to the time for which the routes found are the same; the caller
+    /// restricts it by the routes with this service name.
     pub(crate) fn find(&self, query: &Query<'_>, context: &PassContext<'_>, scratch: &mut Scratch) -> Found {
         let (table, now) = (&self.tables[usize::from(context.table)], context.now);
         let named = context.routes.clone();
-        named.clone().for_each(|position| scratch.window.add(self.route(position).expires, now));
         let has_live = |positions: &Range<usize>| positions.clone().any(|position| self.route(position).is_live(now));
         // R11
         if let Some(broker) = query.broker {
