@@ -421,7 +421,8 @@ def as_table(value: object, *, name: str, read: Collection[str] | None = None) -
     else:
         with _arrow_errors(value, name=name):
             if hasattr(value, "__arrow_c_stream__"):
-                table = _import_capsules(value, "__arrow_c_stream__", reader_from_stream, name=name).read_all()
+                reader = _import_capsules(value, "__arrow_c_stream__", reader_from_stream, name=name)
+                table = pa.Table.from_batches(_with_rows(reader), reader.schema)
             elif hasattr(value, "__arrow_c_array__"):
                 table = _import_capsules(value, "__arrow_c_array__", pa.table, name=name)
             else:
@@ -453,14 +454,23 @@ def stream_batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
         else:
             reader = _import_capsules(value, "__arrow_c_stream__", reader_from_stream, name=name)
         is_empty = True
-        for batch in reader:
+        for batch in _with_rows(reader):
             is_empty = False
             check_layout(batch, name=name)
             yield normalize(batch)
         if is_empty:
-            # `Schema.empty_table` does not support union columns.
-            columns: list[Any] = [pa.nulls(0, field.type) for field in reader.schema]
-            yield normalize(pa.RecordBatch.from_arrays(columns, schema=reader.schema))
+            yield normalize(_empty_batch(reader.schema))
+
+
+def _with_rows(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Returns the batches that have rows: pyarrow finds the buffers of an imported empty slice of views too short."""
+    return (batch for batch in reader if batch.num_rows)
+
+
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """Returns a batch without rows; `Schema.empty_table` does not support union columns."""
+    columns: list[Any] = [pa.nulls(0, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def input_batches(value: object, *, name: str) -> Iterator[pa.RecordBatch | pa.Array[Any]]:
@@ -567,11 +577,15 @@ def _import_capsules(
     """Imports the capsules that `value` exports; errors that its export method raises pass through."""
     capsules = getattr(value, method)()
     try:
-        return import_(SimpleNamespace(**{method: lambda _requested_schema=None: capsules}))
+        imported = import_(SimpleNamespace(**{method: lambda _requested_schema=None: capsules}))
     except pa.ArrowException:
         raise
     except (TypeError, ValueError) as error:
         raise SchemaError(f"{name}: {_type_name(value)}.{method} returned no valid Arrow capsules: {error}") from error
+    if method == "__arrow_c_array__" and len(imported) == 0:  # as for `_with_rows`
+        is_table = isinstance(imported, pa.Table)
+        return pa.Table.from_batches([_empty_batch(imported.schema)]) if is_table else pa.nulls(0, imported.type)
+    return imported
 
 
 def _broken_column(value: Any) -> str | None:

@@ -17,6 +17,7 @@ import pytest
 import ssbroker
 from ssbroker import Catalog, Router, schemas
 from tests.compat.pyarrow_versions import needs_pyarrow
+from tests.routing.conversations import ForeignArray, ForeignStream
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
 ORDERS_ID = uuid.UUID("a326e034-e4cf-4e7d-9fb0-ed1ea2be0c08")
@@ -98,6 +99,10 @@ def pandas_with_guids(table: pa.Table) -> pd.DataFrame:
         if name in frame:
             frame[name] = [None if text is None else uuid.UUID(text).bytes for text in frame[name]]
     return frame
+
+
+def foreign_stream(batch: pa.RecordBatch) -> Any:
+    return ForeignStream(pa.RecordBatchReader.from_batches(batch.schema, iter([batch])))
 
 
 def batched_reader(table: pa.Table) -> pa.RecordBatchReader:
@@ -248,3 +253,22 @@ def test_lossless_duckdb_types_are_read() -> None:
         message = "SELECT uuid() AS conversation_id, true AS is_initiator, 0 AS message_sequence_number, 'abc'::blob AS message_body"
         fragments = ssbroker.fragment(connection.sql(message), max_fragment_bytes=2)
         assert ssbroker.reassemble(fragments).messages["message_body"].to_pylist() == [b"abc"]
+
+
+@needs_pyarrow("16", "cannot import views")
+@pytest.mark.parametrize("form", [ForeignArray, foreign_stream])
+def test_an_empty_slice_of_views_from_another_library_has_no_rows(form: Callable[[Any], Any]) -> None:
+    """pyarrow itself finds its view buffer too short."""
+
+    def empty(*names: str) -> Any:
+        views: Any = pa.record_batch({name: pa.array(["//Orders"] * 9, pa.string_view()) for name in names})
+        return form(views.slice(5, 0))
+
+    assert Catalog(empty("name", "address")).routes.num_rows == 0
+    assert Router(EXPECTED, tie_break="first").route(empty("database", "to_service_name")).num_rows == 0
+
+
+@needs_pyarrow("16", "cannot import views")
+def test_an_empty_slice_of_a_column_of_views_has_no_digests() -> None:
+    views: Any = pa.array(["//Orders"] * 9, pa.string_view())
+    assert len(ssbroker.md5(ForeignArray(views.slice(5, 0)))) == 0
