@@ -161,6 +161,27 @@ def test_files_with_different_layouts_of_one_schema(tmp_path: Path, catalog: Pat
     assert read(tmp_path / "out.parquet")[:20] == read(tmp_path / "out.parquet")[20:]
 
 
+@pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
+def test_nested_dictionaries_that_differ_between_batches(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
+    """An Arrow file can contain only one dictionary for each column, and `pyarrow` does not merge those inside lists."""
+    table = conversations(200_000)
+    tags = [
+        pa.ListArray.from_arrays(pa.array(range(100_001), pa.int32()), pa.array(words).dictionary_encode())
+        for words in (["a", "b"] * 50_000, ["c", "d"] * 50_000)
+    ]
+    given = tmp_path / "in.arrows"
+    schema = table.schema.append(pa.field("tags", tags[0].type))
+    with pa.OSFile(str(given), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+        for number, chunk in enumerate(tags):
+            rows = table.slice(number * 100_000, 100_000)
+            writer.write_table(rows.append_column("tags", pa.chunked_array([chunk])))
+
+    result = run("route", catalog, "--conversations", given, "-o", tmp_path / f"out{suffix}")
+
+    assert (result.status, result.err) == (0, "")
+    assert [row["tags"] for row in read(tmp_path / f"out{suffix}")][99_998:100_002] == [["a"], ["b"], ["c"], ["d"]]
+
+
 @pytest.mark.parametrize("threads", [1, 5])
 def test_round_robin_follows_row_order(tmp_path: Path, catalog: Path, run: Run, threads: int) -> None:
     table = pa.concat_tables([conversations(90_000)] * 2)

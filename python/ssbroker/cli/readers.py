@@ -20,6 +20,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from ssbroker._arrow import drop_columns, reject_misspelled_columns, type_without_views, with_column, without_views
+from ssbroker._arrow_types import replace_leaves
 from ssbroker._csv import CsvFile
 from ssbroker._text import one_line
 from ssbroker.cli.chunks import IN_FLIGHT_BYTES_MAX, Chunk, LoadedChunk, empty_batch, rechunk, rows_per_chunk
@@ -471,17 +472,7 @@ def _block_schema(input_columns: InputColumns, block: _Block) -> tuple[pa.Schema
 
 def _as_text(field: pa.Field[Any], is_replaced: Callable[[Any], bool]) -> pa.Field[Any]:
     """Replaces the matching types with text, also inside lists and structs."""
-
-    def replaced(data_type: Any) -> Any:
-        if is_replaced(data_type):
-            return pa.string()
-        if pa.types.is_list(data_type):
-            return pa.list_(replaced(data_type.value_type))
-        if pa.types.is_struct(data_type):
-            return pa.struct([_as_text(each, is_replaced) for each in data_type])
-        return data_type
-
-    return pa.field(field.name, replaced(field.type))
+    return field.with_type(replace_leaves(field.type, lambda leaf: pa.string() if is_replaced(leaf) else leaf))
 
 
 def _merge_schemas(one: pa.Schema, other: pa.Schema, *, file: Path, first_row: int) -> pa.Schema:

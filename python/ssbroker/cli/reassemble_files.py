@@ -14,6 +14,7 @@ import pyarrow.compute
 
 from ssbroker import schemas
 from ssbroker._arrow import null_where
+from ssbroker._arrow_types import without_dictionaries
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
     UNMERGED_ROWS_MAX,
@@ -39,7 +40,7 @@ from ssbroker.cli.reassemble_summary import (
 )
 from ssbroker.cli.session_keys import load_session_keys
 from ssbroker.cli.terminal import ProgressBar
-from ssbroker.cli.writers import OutputFile, without_dictionaries
+from ssbroker.cli.writers import OutputFile
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ssbroker import _dataframes as dataframes
 from ssbroker import schemas
+from ssbroker._arrow_types import without_dictionaries
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
@@ -32,7 +33,7 @@ from ssbroker.cli.output_paths import refuse_overwriting, replacing_files
 from ssbroker.cli.parallel_map import configure_threads, ordered_map
 from ssbroker.cli.route_summary import RouteCounts, count_values
 from ssbroker.cli.terminal import ProgressBar
-from ssbroker.cli.writers import OutputFile, without_dictionaries
+from ssbroker.cli.writers import OutputFile
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.router import PendingRequest, Router, TieBreak
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from ssbroker._arrow_types import without_dictionaries
 from ssbroker._parquet import RowGroupWriter
 from ssbroker.cli.chunks import empty_batch
 from ssbroker.cli.errors import writing
@@ -161,13 +162,6 @@ _WRITERS: Final[dict[Format, Callable[[Path, pa.Schema], Writer]]] = {
     Format.ARROW: ArrowWriter,
     Format.ARROWS: _arrow_stream,
 }
-
-
-def without_dictionaries(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema with dictionary types replaced by their value types."""
-    return pa.schema(
-        [field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema]
-    )
 
 
 def _to_csv(batch: pa.RecordBatch, *, header: bool) -> pa.Buffer:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ssbroker._arrow import drop_columns, with_column
+from ssbroker._arrow_types import replace_leaves, without_dictionaries
 from ssbroker._compat import is_binary_view, is_string_view
 from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
 from ssbroker._table_folders import NULL_PARTITION, partition_columns, refuse_delta_and_iceberg
@@ -92,7 +93,6 @@ def _has_interval(spark_type: Any) -> bool:
 
 
 _INT96: Final = "INT96"
-_map: Final[Any] = pa.map_  # the stubs are incomplete
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class ParquetTypes:
             leaves = iter(is_int96)
             types = [_with_timestamps(each, leaves) for each in types]
         fields = [
-            field.with_type(_replace_leaves(each, _large_type)) for field, each in zip(arrow_schema, types, strict=True)
+            field.with_type(replace_leaves(each, _large_type)) for field, each in zip(arrow_schema, types, strict=True)
         ]
         changed = [number for number, field in enumerate(fields) if field.type != arrow_schema.field(number).type]
         return cls(pa.schema(fields), tuple(changed))
@@ -145,7 +145,7 @@ def _with_timestamps(arrow_type: Any, leaves: Iterator[bool]) -> pa.DataType:
         _with_timestamps(leaf.storage_type, leaves)  # only to advance `leaves`
         return leaf
 
-    replaced: pa.DataType = _replace_leaves(arrow_type, replace)
+    replaced: pa.DataType = replace_leaves(arrow_type, replace)
     return replaced
 
 
@@ -154,40 +154,6 @@ def _large_type(leaf: Any) -> Any:
     if is_string_view(leaf):
         return pa.large_string()
     return pa.large_binary() if is_binary_view(leaf) else leaf
-
-
-def without_dictionaries(columns: pa.Schema) -> pa.Schema:
-    """Returns the columns with each dictionary type, at any depth, replaced by the type of its values.
-
-    Examples:
-        >>> without_dictionaries(pa.schema({"a": pa.list_(pa.dictionary(pa.int8(), pa.string()))})).field("a").type
-        ListType(list<item: string>)
-    """
-
-    def replace(leaf: Any) -> Any:
-        return leaf.value_type if pa.types.is_dictionary(leaf) else leaf
-
-    return pa.schema([field.with_type(_replace_leaves(field.type, replace)) for field in columns])
-
-
-def _replace_leaves(arrow_type: Any, replace: Callable[[Any], Any]) -> Any:
-    """Returns a type with each leaf replaced; dictionaries and extension types are leaves."""
-
-    def nested(field: Any) -> Any:
-        return field.with_type(_replace_leaves(field.type, replace))
-
-    if pa.types.is_struct(arrow_type):
-        return pa.struct([nested(field) for field in arrow_type])
-    if pa.types.is_map(arrow_type):
-        key, item = nested(arrow_type.key_field), nested(arrow_type.item_field)
-        return _map(key, item, keys_sorted=arrow_type.keys_sorted)
-    if pa.types.is_list(arrow_type):
-        return pa.list_(nested(arrow_type.value_field))
-    if pa.types.is_large_list(arrow_type):
-        return pa.large_list(nested(arrow_type.value_field))
-    if pa.types.is_fixed_size_list(arrow_type):
-        return pa.list_(nested(arrow_type.value_field), arrow_type.list_size)
-    return replace(arrow_type)
 
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ssbroker._arrow_types import replace_leaves
 from ssbroker.spark.arrow_columns import column, with_column
 from ssbroker.spark.reassembly_output import extra_name
 
@@ -95,14 +96,10 @@ def _name(field: Any) -> str:
 
 
 def _comparable_type(arrow_type: Any) -> Any:
-    if pa.types.is_timestamp(arrow_type):
-        return arrow_type if arrow_type.tz is None else pa.timestamp(arrow_type.unit, "UTC")
-    if pa.types.is_struct(arrow_type):
-        return pa.struct([field.with_type(_comparable_type(field.type)) for field in arrow_type])
-    if pa.types.is_map(arrow_type):
-        return pa.map_(
-            *(field.with_type(_comparable_type(field.type)) for field in (arrow_type.key_field, arrow_type.item_field))
-        )
-    if pa.types.is_list(arrow_type):
-        return pa.list_(arrow_type.value_field.with_type(_comparable_type(arrow_type.value_type)))
-    return _SMALL_TYPES.get(arrow_type, arrow_type)
+    return replace_leaves(arrow_type, _comparable_leaf)
+
+
+def _comparable_leaf(leaf: Any) -> Any:
+    if pa.types.is_timestamp(leaf):
+        return leaf if leaf.tz is None else pa.timestamp(leaf.unit, "UTC")
+    return _SMALL_TYPES.get(leaf, leaf)
