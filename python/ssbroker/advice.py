@@ -275,10 +275,10 @@ def _unavailable_databases(
 
 def _state_broker_ids(databases: list[str]) -> Advice:
     names = ", ".join(shortened_list(map(quoted, databases), _LISTED_MAX))
-    found = f"{names} has the service, but the catalog does not state its broker id"
+    found = f"{names} has the service, but the catalog does not contain its broker id"
     one = "this database"
     if len(databases) > 1:
-        found = f"{names} have the service, but the catalog does not state their broker ids"
+        found = f"{names} have the service, but the catalog does not contain their broker ids"
         one = "one of these databases"
     return Advice(
         f"{found}, so whether the conversation is for {one} cannot be determined; the decision assumes that it is not. State broker ids "
@@ -288,11 +288,11 @@ def _state_broker_ids(databases: list[str]) -> Advice:
 
 
 def unstated_ids_text(databases: Iterable[str]) -> str:
-    """Returns a sentence about databases whose broker ids the catalogs do not state, and how to state them."""
+    """Returns a sentence about databases whose broker ids the catalogs do not contain, and how to specify them."""
     names = list(databases)
     are = "broker ids of {} are" if len(names) > 1 else "broker id of {} is"
     shown = ", ".join(shortened_list(names, _LISTED_MAX))
-    return f"The {are.format(shown)} not stated. {_READ_IDS} returns broker ids; state them {HOW_TO_STATE_ID}."
+    return f"The {are.format(shown)} not known. {_READ_IDS} returns broker ids; specify them {HOW_TO_STATE_ID}."
 
 
 def _enable_hosts(details: dict[str, Any], databases: list[dict[str, Any]], broker_id: str | None) -> Iterator[Advice]:

@@ -35,8 +35,8 @@ _CLASSES: Final = {
     "transport": "routes to TRANSPORT",
 }
 _REJECTED: Final = {
-    "expired": "expired on {lifetime}",
-    "other_broker_id": "has another broker id, {broker_instance}",
+    "expired": "expired at {lifetime}",
+    "other_broker_id": "has a different broker id, {broker_instance}",
     "names_broker_id": "has a broker id, {broker_instance}",
     "names_no_broker_id": "has no broker id",
     "name_differs_in_case": "for {name}: differs only in case",
@@ -222,7 +222,7 @@ def _locate(locate: dict[str, Any], origin: str, details: dict[str, Any]) -> Ite
 
 
 def _as_known(verb: str, infinitive: str, details: dict[str, Any]) -> str:
-    """Returns the verb of a negative statement, which is limited to what is known if broker ids are not stated."""
+    """Returns the verb of a negative statement, which is limited to what is known if broker ids are missing."""
     return f"is known to {infinitive}" if details.get("unstated_broker_ids") else verb
 
 
@@ -234,7 +234,7 @@ def _databases(databases: list[dict[str, Any]], details: dict[str, Any], broker_
         if broker_id is not None and database["broker_instance"] != broker_id:
             sign = "-"
             is_unstated = database["name"] in details.get("unstated_broker_ids", ())
-            state += "; its broker id is not stated" if is_unstated else ", but another broker id"
+            state += "; its broker id is not known" if is_unstated else ", but has a different broker id"
         if not database["is_broker_enabled"]:
             sign, state = "-", f"{state}; message delivery is disabled"
         yield f"  {sign} {quoted(database['name']):<{width}}  {state}"

@@ -46,7 +46,7 @@ _FIXED_BY_LOCAL_ROUTE: Final = ("forwarding_disabled", "no_route", "routing_loop
 
 
 def find_unstated_broker_ids(catalog: Catalog, details: dict[str, Any]) -> list[str]:
-    """Returns the databases that may have the required broker id, because the catalog does not state their ids; omits `msdb` if it lacks the service."""
+    """Returns the databases that may have the required broker id, because the catalog does not contain their ids; omits `msdb` if it lacks the service."""
     last_pass = details["passes"][-1]
     located = last_pass["locate"] or last_pass["reply"] or {"databases": []}
     broker = located.get("broker_instance") or details["conversation"]["to_broker_instance"]
@@ -451,7 +451,7 @@ class Router:
 
         A conversation uses the row for its database, service name and broker id. If there are several such rows, it uses the
         row whose range from `hash_from` to `hash_to` contains the hash of its id: the XXH64 hash of the 16 bytes with the
-        seed 42, as a signed number (`xxhash64(conversation_id)` in Spark). The page *Route in SQL* of the documentation
+        seed 42, as a signed 64-bit integer (`xxhash64(conversation_id)` in Spark). The page *Route in SQL* of the documentation
         shows the queries.
 
         Args:
@@ -580,7 +580,7 @@ class Router:
 def tie_break_hash(conversation_ids: object) -> pa.ChunkedArray[Any]:
     """Returns the hash of each conversation id, which selects the row of `Router.decision_table` among equal candidates.
 
-    The hash is the XXH64 hash of the 16 bytes of the id with the seed 42, as a signed number: `xxhash64(conversation_id)` in Spark.
+    The hash is the XXH64 hash of the 16 bytes of the id with the seed 42, as a signed 64-bit integer: `xxhash64(conversation_id)` in Spark.
 
     Args:
         conversation_ids: A pyarrow `Array` or `ChunkedArray`, or any Arrow object with a single column, of ids as text or 16 bytes.

@@ -96,7 +96,7 @@ def test_a_stuck_queue_is_read_and_explained() -> None:
     assert (gone["outcome"], gone["reason"], gone["code"]) == ("DELAYED", "service_not_found", "SSB008")
     assert 'route "Broken"' in gone["cause"]
     assert (stock["outcome"], stock["code"], stock["cause"]) == ("REMOTE", None, None)
-    assert stock["end"] == "ELSEWHERE: sent to TCP://stock:4022, which is not an address of any instance"
+    assert stock["end"] == "ELSEWHERE: sent to TCP://stock:4022, which is not a known address of any of the instances"
 
 
 @pytest.mark.rule("R11", "R13")

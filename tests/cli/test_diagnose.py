@@ -295,12 +295,12 @@ def test_addresses_are_stated_by_an_option(run: Run, tmp_path: Path) -> None:
     tracing = ("trace", *paths, "--from", "NORTH", "--to-service", "//Stock", *AT)
     stated = ("--address", "NORTH=TCP://north:4022", "--address", "south=TCP://south")
     assert (
-        "state the address: --address SOUTH=TCP://south:4022, or -- ssbroker: addresses=TCP://south:4022"
+        "specify the address: --address SOUTH=TCP://south:4022, or -- ssbroker: addresses=TCP://south:4022"
         in run(*tracing).out
     )
     assert run(*tracing, *stated).status == 0
-    assert "address is not stated" in run("lint", *paths, *AT).out
-    assert "address is not stated" not in run("lint", *paths, *stated, *AT).out
+    assert "address is not known" in run("lint", *paths, *AT).out
+    assert "address is not known" not in run("lint", *paths, *stated, *AT).out
     assert run("compare", *paths, "--address", "SOUTH=TCP://south:4022", *AT).err == ""
     for option, problem in (
         ("EAST=TCP://east", "there is no instance 'EAST'; expected one of NORTH, SOUTH"),
@@ -392,7 +392,7 @@ def test_lines_of_compare_for_one_service_name_their_broker_ids(run: Run, tmp_pa
         (tmp_path / f"{side}.sql").write_text(text)
     found = run("compare", tmp_path / "before.sql", tmp_path / "after.sql")
     lines = [line.strip() for line in found.out.splitlines() if line.startswith("  before/Sales for //Stock")]
-    others = "no broker id, another broker id, broker id 5a1e5000-0000-4000-8000-000000000001"
+    others = "no broker id, a different broker id, broker id 5a1e5000-0000-4000-8000-000000000001"
     known = "broker id 570c4000-0000-4000-8000-000000000003"
     assert lines == [
         f"before/Sales for //Stock with {others}: REMOTE TCP://one:4022 -> REMOTE TCP://new:4022",
@@ -554,7 +554,7 @@ def test_compare_reports_a_route_that_expires_earlier(folder: Path, planned: Pat
     page = tmp_path / "changes.html"
     found = run("compare", "--fleet", planned, limited, "--html", page)
     assert found.status == 1
-    assert re.search(r'Expires earlier: SOUTH/Stores/route "Back" expires on .* UTC instead of never\n', found.out)
+    assert re.search(r'Expires earlier: SOUTH/Stores/route "Back" expires at .* UTC instead of never\n', found.out)
     assert "No conversation changes." in found.out
     assert "Expires earlier: SOUTH/Stores/route" in page.read_text()
     assert run("compare", "--fleet", limited, limited).status == 0
@@ -725,7 +725,7 @@ def test_lint_says_what_it_did_not_check_beside_findings(folder: Path, run: Run,
     hidden = run("lint", tmp_path / "one.sql", tmp_path / "two.sql").out.splitlines()[-1]
     assert hidden.startswith("Not checked")
     assert (
-        "whether routes lead to one, two, whose address is not stated (--address NAME=TCP://host:port, or -- ssbroker: addresses="
+        "whether routes lead to one, two, whose address is not known (--address NAME=TCP://host:port, or -- ssbroker: addresses="
         in hidden
     )
     shown = run("lint", "--fleet", folder, *AT)

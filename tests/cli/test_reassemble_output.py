@@ -193,7 +193,7 @@ def test_truncated_file(input_file: Path, run: Run, folder: Path, share: float) 
         ),
         (
             f"conversation_id,session_key\n{uuid.UUID(int=1)},{'00' * 16}\n{uuid.UUID(int=1)},{'01' * 16}\n",
-            f"keys.csv: row 1: the conversation {uuid.UUID(int=1)} already has another key; keep one row for each conversation",
+            f"keys.csv: row 1: an earlier row contains a different key for the conversation {uuid.UUID(int=1)}; keep only the row with the correct key",
         ),
     ],
 )

@@ -151,7 +151,7 @@ def test_broker_id_that_scripts_do_not_state(folder: Path, run: Run) -> None:
     _, hint, result = found.out.split("\n\n")
     assert "assumed: SOUTH/Stores has the broker id that the conversation names" in found.out
     assert hint.startswith(
-        "The broker id of SOUTH/Stores is not stated. SELECT name, service_broker_guid FROM sys.databases"
+        "The broker id of SOUTH/Stores is not known. SELECT name, service_broker_guid FROM sys.databases"
     )
     assert result == "No problem was found for 2 messages.\n"
 
@@ -219,14 +219,14 @@ def test_message_that_leaves_the_instances_gets_no_all_clear(folder: Path, run: 
     queue = queue_file(folder, row("//Prices"))
     found = run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH/Sales", "--at", NOW_TEXT)
     assert found.out.splitlines()[1:] == [
-        "  => ELSEWHERE: sent to TCP://prices:4022, which is not an address of any instance",
+        "  => ELSEWHERE: sent to TCP://prices:4022, which is not a known address of any of the instances",
         "  - there is no transmission_status; a message also waits here until the target acknowledges it",
         (
-            "    Add the catalog of the instance at this address, and state the address: --address NAME=TCP://prices:4022, or -- ssbroker: "
+            "    Add the catalog of the instance at this address, and specify its address: --address NAME=TCP://prices:4022, or -- ssbroker: "
             "addresses=TCP://prices:4022 in its script. Or correct the route."
         ),
         "",
-        "No problem was found for 1 message. 1 of these messages could be followed only to an address that belongs to no instance.",
+        "No problem was found for 1 message. 1 message could be followed only to an address of no known instance.",
     ]
 
 

@@ -331,7 +331,7 @@ def test_syntax_error_names_the_statement_and_the_line_of_the_token() -> None:
         (
             "CREATE CERTIFICATE C WITH SUBJECT = 'C', START_DATE = '20261121', EXPIRY_DATE = '20251121'",
             15297,
-            "the certificate 'C' expires on 2025-11-21 00:00:00+00:00, but is valid only from 2026-11-21 00:00:00+00:00; correct",
+            "the certificate 'C': EXPIRY_DATE (2025-11-21 00:00:00 UTC) must be later than START_DATE (2026-11-21 00:00:00 UTC)",
         ),
     ],
 )

@@ -131,8 +131,8 @@ def test_unstated_id_is_assumed_to_be_the_one_that_a_conversation_names(tmp_path
         [{"instance": "south", "database": "Stores"}],
     )
     assert (
-        "Assumed: south/Stores has the broker id that the conversation names. The broker id of south/Stores is not stated. "
-        "SELECT name, service_broker_guid FROM sys.databases returns broker ids; state them in a script with the comment "
+        "Assumed: south/Stores has the broker id that the conversation names. The broker id of south/Stores is not known. "
+        "SELECT name, service_broker_guid FROM sys.databases returns broker ids; specify them in a script with the comment "
         "-- ssbroker: service_broker_guid=<id> at the end of the statement that creates or uses the database"
     ) in str(found)
     assert "Assumed: south/Stores has the broker id" in html_report(whole, trace=found, at=NOW)
@@ -192,9 +192,9 @@ def test_reachability_assumes_the_id_that_a_route_names(tmp_path: Path) -> None:
 
 def test_databases_of_unstated_id_are_reported_as_not_checked(tmp_path: Path) -> None:
     (subject,) = (each for each in not_checked(without_ids(tmp_path)) if "broker id" in each)
-    assert subject.startswith("conversations that name the broker id of north/Sales, south/Stores, which is not stated")
+    assert subject.startswith("conversations that name the broker id of north/Sales, south/Stores, which is not known")
     (subject,) = (each for each in not_checked(without_ids(tmp_path, f"{KNOWN} {TO_SHOP}")) if "broker id" in each)
-    assert subject.startswith("conversations that name the broker id of north/Sales, which is not stated")
+    assert subject.startswith("conversations that name the broker id of north/Sales, which is not known")
 
 
 @pytest.mark.parametrize("stated", ["neither", "primary", "secondary"])

@@ -132,10 +132,10 @@ def test_days_until_expiry_count_from_the_given_time() -> None:
     catalog = catalog_of(world)
     assert codes(world, expires_within=timedelta(days=2)) == []
     assert [finding.message for finding in lint(catalog, at=NOW + timedelta(days=2))] == [
-        "expires on 2026-11-23 21:00:00 UTC, in 1 day"
+        "expires at 2026-11-23 21:00:00 UTC, in 1 day"
     ]
     assert [finding.message for finding in lint(catalog, at=NOW + timedelta(days=5))] == [
-        "expired on 2026-11-23 21:00:00 UTC, 2 days ago"
+        "expired at 2026-11-23 21:00:00 UTC, 2 days ago"
     ]
     assert codes(world, expires_within=timedelta.max) == ["SSB004"]
 
@@ -295,12 +295,12 @@ def test_unknown_mirror_address_is_found() -> None:
     assert [each.code for each in lint(mirrored_fleet("TCP://two"), at=NOW) if each.code in ("SSB012", "SSB022")] == []
     found = {each.code: each for each in lint(mirrored_fleet("TCP://tow"), at=NOW)}
     assert (found["SSB022"].message, found["SSB022"].severity) == (
-        "has the mirror address TCP://tow:4022, which is not an address of any instance",
+        "has the mirror address TCP://tow:4022, which is not a known address of any of the instances",
         "info",
     )
     assert found["SSB012"].message == (
         'is shared by databases in 2 instances: ONE, TWO; the mirrored route CLIENT/Sales/route 1 "route 1" leads to only one of these instances, ONE, '
-        "and to TCP://tow:4022, which is not an address of any instance"
+        "and to TCP://tow:4022, which is not a known address of any of the instances"
     )
     assert found["SSB012"].remedy.startswith(
         "If the databases are a mirrored pair, correct the addresses of the mirrored route"

@@ -152,7 +152,7 @@ DELIVERED = "DELIVERED to SOUTH/Stores"
 
 def test_a_change_at_a_forwarder_loses_the_conversations_of_the_sender(fleet_of: FleetMaker) -> None:
     wrong = fleet_of(HUB=HUB.replace("TCP://stock", "TCP://stok"))
-    gone = "ELSEWHERE: sent to TCP://stok:4022, which is not an address of any instance"
+    gone = "ELSEWHERE: sent to TCP://stok:4022, which is not a known address of any of the instances"
     assert rows(fleet_of(), wrong) == [("lost", *CONVERSATION, DELIVERED, gone)]
     assert rows(wrong, fleet_of()) == [("arrives", *CONVERSATION, gone, DELIVERED)]
 
@@ -198,7 +198,7 @@ def test_a_conversation_that_moves_to_a_database_without_a_return_route_is_no_lo
 ) -> None:
     other = TARGET.replace("TCP://stock", "TCP://other").replace("TCP://hub", "TCP://hubb")
     moved = rows(fleet_of(OTHER=other), fleet_of(NORTH=SENDER.replace("TCP://hub", "TCP://other"), OTHER=other))
-    gone = "ELSEWHERE: sent to TCP://hubb:4022, which is not an address of any instance"
+    gone = "ELSEWHERE: sent to TCP://hubb:4022, which is not a known address of any of the instances"
     lost = f'DELIVERED to OTHER/Stores; return path to "//Sales": {gone}'
     assert ("unacknowledged", *CONVERSATION, DELIVERED, lost) in moved
 

@@ -276,7 +276,7 @@ def test_unknown_host_is_not_assumed_to_be_localhost(tmp_path: Path) -> None:
         ("SSB022", "south", ()),
     ]
     assert found[0].remedy == (
-        "The address of south is not stated. If the route leads to south, state the address: --address "
+        "The address of south is not known. If the route leads to south, specify the address: --address "
         "south=TCP://south.corp.example:4023, or -- ssbroker: addresses=TCP://south.corp.example:4023 in its script. Otherwise add the "
         "catalog of the instance to which it leads, or correct the route."
     )

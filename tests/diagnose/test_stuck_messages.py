@@ -513,7 +513,7 @@ def test_wrong_port_is_the_cause_of_a_message_that_leaves_the_fleet() -> None:
 )
 def test_routes_that_leave_the_fleet_are_not_called_correct(status: str) -> None:
     row = explained(fleet(A=north(sender="TCP://away")), "Stock", transmission_status=status)
-    assert row["end"] == "ELSEWHERE: sent to TCP://away:4022, which is not an address of any instance"
+    assert row["end"] == "ELSEWHERE: sent to TCP://away:4022, which is not a known address of any of the instances"
     assert row["cause"].startswith("what happens at that address is not known here; the status says ")
     assert "Wait for the next attempt" not in row["remedy"]
     assert "--address NAME=TCP://away:4022" in explained(fleet(A=north(sender="TCP://away")), "Stock")["remedy"]

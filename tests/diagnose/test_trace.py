@@ -267,14 +267,14 @@ def test_other_ends_of_ties_are_listed() -> None:
     assert found.end == RoutingEnd("ELSEWHERE", "instance", address="TCP://one:4022")
     assert len(found.possible) == 2
     assert str(found).splitlines()[-1] == (
-        "     or, with another choice between equal routes: ELSEWHERE: sent to TCP://two:4022, which is not an address of any instance"
+        "     or, with another choice between equal routes: ELSEWHERE: sent to TCP://two:4022, which is not a known address of any of the instances"
     )
 
 
 def test_trace_that_leaves_the_fleet_says_how_to_state_an_address() -> None:
     found = trace(catalog_of(here(route(1, "TCP://one", service="Stock"))), "Stock", database="Sales", at=NOW)
     assert str(found).splitlines()[-1] == (
-        "     Add the catalog of the instance at this address, and state the address: --address NAME=TCP://one:4022, or -- ssbroker: "
+        "     Add the catalog of the instance at this address, and specify its address: --address NAME=TCP://one:4022, or -- ssbroker: "
         "addresses=TCP://one:4022 in its script. Or correct the route."
     )
 

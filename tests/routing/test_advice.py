@@ -291,7 +291,7 @@ def test_unstated_broker_id_is_not_taken_for_another_id(script: str, options: di
     text = " ".join(str(explanation).split())
     assert explanation.decision["outcome"] in ("DELAYED", "DROPPED")
     assert (
-        '"Unstated" has the service, but the catalog does not state its broker id, so whether the conversation is for this '
+        '"Unstated" has the service, but the catalog does not contain its broker id, so whether the conversation is for this '
         "database cannot be determined; the decision assumes that it is not. State broker ids in a script with the comment "
         "-- ssbroker: service_broker_guid=<id> at the end of the statement that creates or uses the database, or in the column "
         "service_broker_guid of databases.csv."
@@ -326,7 +326,7 @@ def test_broker_id_that_new_broker_has_replaced_is_another_id(tmp_path: Path) ->
     script = f"USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n{_SERVICE}GO\nALTER DATABASE Orders SET NEW_BROKER\n"
     text = " ".join(str(_explained(script, tmp_path, to_broker_instance=_ORDERS)).split())
     assert f'The service is in "Orders", whose broker id is not {_ORDERS}' in text
-    assert '"Orders" has the service, but another broker id' in text
+    assert '"Orders" has the service, but has a different broker id' in text
 
 
 @pytest.mark.rule("R14")

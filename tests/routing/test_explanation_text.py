@@ -144,7 +144,7 @@ def test_stale_broker_id_is_explained() -> None:
     decision = {"outcome": "DELAYED", "match_step": 5, "reason": "service_not_found"}
     text = str(Explanation(explained({"to_broker_instance": STALE_ID}, [sales], decision)))
     assert f"Locate: the database with broker id {STALE_ID}, if it has the service" in text
-    assert '  - "Orders"  has the service, but another broker id' in text.splitlines()
+    assert '  - "Orders"  has the service, but has a different broker id' in text.splitlines()
     assert "  routes to LOCAL                              1, not usable" in text.splitlines()
     assert f'The service is in "Orders", whose broker id is not {STALE_ID}' in text
 

@@ -201,7 +201,7 @@ def test_a_dialog_requires_rsa_of_2048_bits() -> None:
     validity = Validity(BEGINS, ENDS)
     with pytest.raises(InputError, match="with an RSA key"):
         DialogCertificate(make_certificate(["Shop"], validity).certificate)
-    with pytest.raises(InputError, match="key of another certificate"):
+    with pytest.raises(InputError, match="key of a different certificate"):
         DialogCertificate(certified("Shop").certificate, certified("Bank").key)
     with pytest.raises(InputError, match="with its private key"):
         public("Shop").sign(b"")

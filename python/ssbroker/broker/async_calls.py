@@ -25,7 +25,7 @@ class Wait(Protocol):
 
 
 async def acquire(function: Callable[[], Result], *, undo: Callable[[Result], object]) -> Result:
-    """Calls a function that acquires a resource. If the task is cancelled meanwhile, a thread calls `undo` with the result."""
+    """Calls a function that acquires a resource. If the task is cancelled in the meantime, a thread calls `undo` with the result."""
     call = _Acquisition(function, undo)
     try:
         return await _in_thread(call.run, is_abandoned=True)
@@ -35,7 +35,7 @@ async def acquire(function: Callable[[], Result], *, undo: Callable[[Result], ob
 
 
 async def complete(function: Callable[[], Result]) -> Result:
-    """Calls a function and waits until it returns. If the task is cancelled meanwhile, the cancellation takes effect afterwards."""
+    """Calls a function and waits until it returns. If the task is cancelled in the meantime, the cancellation takes effect afterwards."""
     anyio = _anyio()
     call = _Completion(function)
     cancelled: BaseException | None = None

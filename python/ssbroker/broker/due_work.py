@@ -87,7 +87,7 @@ def _is_enabled(database: DatabaseContext, connection: Connection) -> bool:
 def _has_messages_to_enter(database: DatabaseContext, connection: Connection) -> bool:
     """Returns whether messages wait for a queue that is now enabled.
 
-    Only a change of the objects enables a queue, so a negative result holds until the next version of the objects.
+    Only a change to the objects enables a queue, so a negative result holds until the next version of the objects.
     """
     version = database.objects(connection).version
     if database.drained_version == version:

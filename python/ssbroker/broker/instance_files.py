@@ -55,7 +55,7 @@ def create_msdb(
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"{path.parent}: cannot be created: {error.strerror or error}", file=str(path), errno=error.errno
+            f"{path.parent}: the folder cannot be created: {error.strerror or error}", file=str(path), errno=error.errno
         ) from error
     guid = random_guid(random).bytes
     instance_id = random_guid(random).bytes

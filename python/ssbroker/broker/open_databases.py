@@ -154,7 +154,7 @@ class Databases:
             return dict(self._unavailable)
 
     def readable(self) -> list[tuple[DatabaseContext, Objects]]:
-        """Returns the readable databases with their objects; omits databases that are detached meanwhile."""
+        """Returns the readable databases with their objects; omits databases that are detached in the meantime."""
         found = []
         for database in self.all().values():
             try:

@@ -154,7 +154,7 @@ class ReadOnlyGuard(ConnectionGuard):
         found = _TRANSACTION_STATEMENT.match(sql)
         if found is not None:
             raise BrokerError(
-                f"{found['word'].upper()} is not allowed in a read transaction, which lasts as long as its `with` block"
+                f"{found['word'].upper()} is not allowed in a read transaction, which lasts as long as its `with` block; to end it, leave the block"
             )
         is_readonly = cursor is self._connection or cast("Cursor", cursor).is_readonly
         if not is_readonly or _QUERY_ONLY_STATEMENT.match(sql) is not None:

@@ -337,7 +337,7 @@ def _rows_by_database(
     databases: Iterable[DatabaseContext],
     rows_of: Callable[[DatabaseContext], list[Row] | None],
 ) -> list[tuple[DatabaseContext, list[Row]]]:
-    """Returns the rows of each database that contains the view or queue; omits databases that are detached meanwhile."""
+    """Returns the rows of each database that contains the view or queue; omits databases that are detached in the meantime."""
     found = []
     for database in databases:
         try:

@@ -115,7 +115,7 @@ class _Failures:
         return pause
 
     def _is_permanent(self, error: Exception) -> bool:
-        """Returns whether the worker can never take a job again, with this object of the instance."""
+        """Returns whether the error is permanent: as long as the worker uses this `Instance` object, it can never take a job again."""
         if isinstance(error, StorageError):
             return isinstance(error, FileReplacedError) or self._database.file.is_inherited
         return not (isinstance(error, BrokerError) and error.number == RECEIVE_DISABLED)

@@ -157,7 +157,7 @@ class Catalog:
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
             lenient: Whether to skip statements that SQL Server would reject, with a warning, and to accept scripts without
                 Service Broker statements, database names that look like misspellings of names that a script creates,
-                and changes of an endpoint that no script creates.
+                and changes to an endpoint that no script creates.
 
         Returns:
             The catalog.
@@ -226,7 +226,7 @@ class Catalog:
             folder: The instance folder.
 
         Returns:
-            The catalog; it does not follow later changes of the instance.
+            The catalog; it does not follow later changes to the instance.
 
         Raises:
             StorageError: The folder holds no instance, or its files cannot be read.
@@ -658,7 +658,7 @@ def _restore(pickle_format: int, *state: Any) -> Catalog:
 
 
 def catalog_files(path: Path) -> list[Path]:
-    """Returns the files that `Catalog.load` reads; changes of other files in a folder do not change the catalog."""
+    """Returns the files that `Catalog.load` reads; changes to other files in a folder do not change the catalog."""
     from ssbroker.catalog.load import source_files  # noqa: PLC0415 - not in workers
 
     return instance_files(path) if is_instance_folder(path) else source_files(path)

@@ -102,9 +102,9 @@ def load_sources(path: Path, *, now: datetime, options: ddl.ScriptOptions) -> di
             if _file_states(path) == before:
                 return sources
     raise InputError(
-        f"{path}: changed during each of {_ATTEMPTS} attempts to read it; stop writing to it, or replace it as a whole",
+        f"{path}: changed during each of {_ATTEMPTS} attempts to read it; stop writing to it, or write a new file or folder and rename it",
         value=str(path),
-        expected="a catalog that is not being written",
+        expected="a catalog that is not being written to",
     )
 
 

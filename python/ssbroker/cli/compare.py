@@ -1,4 +1,4 @@
-"""`ssbroker compare`: shows the effects of a change of routing tables."""
+"""`ssbroker compare`: shows the effects of a change to routing tables."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class ParquetInput:
                 yield batch, size * rows_read // self._row_count
 
     def _batch_rows(self, group: int) -> int:
-        """Estimates the rows per batch from the first rows, because the file does not state their size in memory."""
+        """Estimates the rows per batch from the first rows, because the file does not contain their size in memory."""
         if self._parquet.metadata.row_group(group).num_rows <= _PROBE_ROWS:
             return _PROBE_ROWS
         probe = next(self._parquet.iter_batches(_PROBE_ROWS, row_groups=[group]))

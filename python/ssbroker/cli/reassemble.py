@@ -161,7 +161,7 @@ def reassemble(
 ) -> None:
     """Reassemble messages: verify their signatures, and write each complete message once, in order.
 
-    The output has the columns of the fragments except those that describe a fragment. Fragments that are damaged, conflict with others, are duplicates or exceed a limit are rejected and counted in the summary. Existing outputs are replaced only when all new ones are complete.
+    The output has the columns of the input, except those that describe individual fragments. Fragments that are damaged, conflict with others, are duplicates or exceed a limit are rejected and counted in the summary. Existing outputs are replaced only when all new ones are complete.
 
     Exit status: 0 if no fragment exceeded a limit, 1 if any did, 2 after an error.
     """

@@ -79,7 +79,7 @@ def _load(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
             if keys.setdefault(conversation_id, key) != key:
                 text = uuid.UUID(bytes=conversation_id)
                 raise InputError(
-                    f"{file}: row {row}: the conversation {text} already has another key; keep one row for each conversation",
+                    f"{file}: row {row}: an earlier row contains a different key for the conversation {text}; keep only the row with the correct key",
                     row=row,
                 )
     return keys

@@ -338,7 +338,8 @@ def print_messages(
     whole = count_of(len(rows), "message")
     result = f"A problem was found for {found:,} of {whole}." if found else f"No problem was found for {whole}."
     if lost := sum(not row["is_followed"] and not _has_problem(row) for row in rows):
-        result += f" {lost:,} of these messages could be followed only to an address that belongs to no instance."
+        name = "other message" if found else "message"
+        result += f" {count_of(lost, name)} could be followed only to an address of no known instance."
     print_prose(console, result if rows else "The transmission queue is empty.")
 
 

@@ -1114,7 +1114,8 @@ def _create_certificate(instance: InstanceModel, statement: statements.CreateCer
     begins, ends = parse_date(statement.start_date), parse_date(statement.expiry_date)
     if begins is not None and ends is not None and ends <= begins:
         raise RefusalError(
-            f"the certificate {shown(statement.name)} expires on {ends}, but is valid only from {begins}; correct EXPIRY_DATE",
+            f"the certificate {shown(statement.name)}: EXPIRY_DATE ({ends:%Y-%m-%d %H:%M:%S} UTC) must be later than START_DATE "
+            f"({begins:%Y-%m-%d %H:%M:%S} UTC); correct one of them",
             15297,
         )
     found = find_name(statement.name, _names_in(instance.certificates, database))

@@ -218,7 +218,7 @@ def endpoint_exists(name: str) -> str:
 
 
 def other_endpoint(name: str, existing: str | None) -> str:
-    """States that the Service Broker endpoint of an instance has another name, or does not exist."""
+    """States that the Service Broker endpoint of an instance has a different name, or does not exist."""
     remedy = (
         "create it first with CREATE ENDPOINT"
         if existing is None

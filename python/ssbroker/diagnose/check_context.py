@@ -107,7 +107,7 @@ class CheckContext:
         return KnownAddresses(self.fleet)
 
     def may_lead_to_unstated(self, instance: str, route: FleetRoute) -> bool:
-        """Returns whether a route leads to an address that no instance has, while at least one instance does not state its address."""
+        """Returns whether a route leads to an address that no instance has, while the address of at least one instance is not known."""
         return bool(self.addresses.unstated) and self.fleet.at(route.address, seen_from=instance) is None
 
     def hosts(self, service: str) -> list[tuple[str, str]]:

@@ -526,7 +526,7 @@ def _earlier_expiries(
                 continue
             if old.lifetime is None or new.lifetime < old.lifetime - _LOADED_APART:
                 was = "never" if old.lifetime is None else _time(old.lifetime)
-                yield f"{instance}/{_route_label(key)} expires on {_time(new.lifetime)} instead of {was}"
+                yield f"{instance}/{_route_label(key)} expires at {_time(new.lifetime)} instead of {was}"
 
 
 def _time(moment: datetime) -> str:
@@ -636,7 +636,7 @@ def _broker_id(each: ConversationClass) -> str:
     if each.broker is None:
         return "no broker id"
     if not each.broker:
-        return "another broker id"
+        return "a different broker id"
     return f"broker id {uuid.UUID(bytes=each.broker)}{'' if each.is_initiator else ' (replies)'}"
 
 

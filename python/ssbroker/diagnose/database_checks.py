@@ -78,7 +78,7 @@ def _half_mirrored(context: CheckContext, broker: bytes, holders: Collection[str
             if named and others:
                 return (
                     f"; the mirrored route {qualified_route(instance, route)} leads to only one of these instances, {named[0]}, and to {others[0]}, which "
-                    f"is {'not an address of any instance' if places[others[0]] is None else f'{places[others[0]]}'}"
+                    f"is {'not a known address of any of the instances' if places[others[0]] is None else f'{places[others[0]]}'}"
                 )
     return ""
 
@@ -180,7 +180,7 @@ def check_stated_ports(context: CheckContext) -> Iterator[Problem]:
             yield problem_about(
                 "SSB031",
                 Subject("endpoint", catalog.details.endpoint.name),
-                f"listens on port {port}, but the address of the instance is stated as {', '.join(stated)}",
+                f"listens on port {port}, but the address of the instance is specified as {', '.join(stated)}",
                 f"Correct the port of the stated address or of the endpoint. If a device maps the stated port to {port}, ignore this code.",
                 instance=instance,
             )

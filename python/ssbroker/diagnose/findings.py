@@ -277,7 +277,7 @@ _CONFIGURATION: Final = (
         code="SSB031",
         name="stated-port-differs",
         severity="warning",
-        title="The stated address of an instance has a different port from its endpoint",
+        title="The specified address of an instance has a different port from its endpoint",
         why="Routes to this address seem correct, but nothing listens on its port, unless a device between the instances maps this port to "
         "the port of the endpoint.",
     ),

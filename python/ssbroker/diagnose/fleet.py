@@ -135,7 +135,7 @@ class Fleet(Mapping[str, Catalog]):
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
             lenient: Whether to skip statements that SQL Server would reject, with a warning, and to accept scripts without
                 Service Broker statements, database names that look like misspellings of names that a script creates,
-                and changes of an endpoint that no script creates.
+                and changes to an endpoint that no script creates.
 
         Returns:
             The fleet.
@@ -285,7 +285,7 @@ def after_failover(fleet: Fleet, replica: str) -> Fleet:
 
 
 def how_to_state_address(address: str, *, instance: str = "NAME") -> str:
-    """Returns how to state the address of an instance: for one run of a command, and in the script of the instance."""
+    """Returns how to specify the address of an instance: for one run of a command, and in the script of the instance."""
     return f"--address {shlex.quote(f'{instance}={address}')}, or -- ssbroker: addresses={address} in its script"
 
 

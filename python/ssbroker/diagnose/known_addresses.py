@@ -1,4 +1,4 @@
-"""The stated addresses of the instances of a fleet, and the possible owners of an address that no instance has."""
+"""The known addresses of the instances of a fleet, and the possible owners of an unknown address."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ class KnownAddresses:
         """Returns what to do about a route to an address that no instance has, on a host whose ports are not known."""
         owners = self.possible_owners(address, seen_from=seen_from)
         if not owners:
-            return f"Add the catalog of the instance at this address, and state the address: {how_to_state_address(address)}. Or correct the route."
+            return f"Add the catalog of the instance at this address, and specify its address: {how_to_state_address(address)}. Or correct the route."
         shown = ", ".join(shortened_list(owners, LISTED_MAX))
         stated = (
             how_to_state_address(address, instance=owners[0]) if len(owners) == 1 else how_to_state_address(address)
         )
         which = owners[0] if len(owners) == 1 else "one of them"
         return (
-            f"The address of {shown} is not stated. If the route leads to {which}, state the address: {stated}. Otherwise add the "
+            f"The address of {shown} is not known. If the route leads to {which}, specify the address: {stated}. Otherwise add the "
             "catalog of the instance to which it leads, or correct the route."
         )
 

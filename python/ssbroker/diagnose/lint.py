@@ -134,8 +134,8 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         fleet: A fleet, or the catalog of a single instance.
 
     Returns:
-        Descriptions of what is not checked, and for which instances. Routes to instances whose address is not stated
-        come first, followed by databases whose broker id is not stated. Permissions, certificates, event notifications, and the authentication and encryption of endpoints
+        Descriptions of what is not checked, and for which instances. Routes to instances whose address is not known
+        come first, followed by databases whose broker id is not known. Permissions, certificates, event notifications, and the authentication and encryption of endpoints
         are never checked.
 
     Raises:
@@ -181,12 +181,12 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
     ]
     if without_ids:
         shown = ", ".join(shortened_list(without_ids, LISTED_MAX))
-        hint = f"state it {HOW_TO_STATE_ID}"
-        subjects.insert(0, f"conversations that name the broker id of {shown}, which is not stated ({hint})")
+        hint = f"specify it {HOW_TO_STATE_ID}"
+        subjects.insert(0, f"conversations that name the broker id of {shown}, which is not known ({hint})")
     if len(whole) > 1 and unstated:
         shown = ", ".join(shortened_list(unstated, LISTED_MAX))
         hint = how_to_state_address("TCP://host:port")
-        subjects.insert(0, f"whether routes lead to {shown}, whose address is not stated ({hint})")
+        subjects.insert(0, f"whether routes lead to {shown}, whose address is not known ({hint})")
     return tuple(subjects)
 
 

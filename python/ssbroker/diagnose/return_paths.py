@@ -43,7 +43,7 @@ class ReturnPaths:
     def _paths_to(self, start: Start) -> Iterator[ReturnPath]:
         tables = self._graph.at(start.instance).tables
         origin = RoutingEnd("DELIVERED", *start)
-        # An unknown address may belong to the initiator's instance if the address of that instance is not stated.
+        # An unknown address may belong to the initiator's instance if the address of that instance is not known.
         is_stated = start.instance not in self._unstated
         for service in tables.services.get(start.database, ()):
             codes = array("i", self.reach.codes(service, tables.databases[start.database].broker))

@@ -45,7 +45,7 @@ def check_unused_routes(context: CheckContext) -> Iterator[Problem]:
                     "SSB003",
                     instance,
                     route,
-                    f"expired on {_expiry_text(context, route.lifetime)}",
+                    f"expired at {_expiry_text(context, route.lifetime)}",
                     "Create the route again without LIFETIME, or drop it if it is no longer needed.",
                     candidates=chain(
                         _address_remedies(context, instance, route, recreate=True),
@@ -108,7 +108,7 @@ def _unused_route(
         where = f"no database of this instance has {quoted_name(service)}"
         advice = "Enable the database, create the service, or change the route to the address of the instance that has the service."
         if hosts:
-            where = f"the databases that have {quoted_name(service)} are disabled or have another broker id: {', '.join(hosts)}"
+            where = f"the databases that have {quoted_name(service)} are disabled, or have a different broker id: {', '.join(hosts)}"
         elif is_unknown:
             where = f"the script creates no database, and no database that it names has {quoted_name(service)}"
             advice = (
@@ -222,7 +222,7 @@ def check_expiring_routes(context: CheckContext) -> Iterator[Problem]:
                     "SSB004",
                     instance,
                     route,
-                    f"expires on {_expiry_text(context, route.lifetime)}",
+                    f"expires at {_expiry_text(context, route.lifetime)}",
                     "Extend the LIFETIME of the route, or create the route again without LIFETIME.",
                     candidates=[_create_again_script(route)],
                     concerns=(),
@@ -376,7 +376,7 @@ def check_similar_route_names(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_stale_broker_ids(context: CheckContext) -> Iterator[Problem]:
-    """Checks for routes with an outdated broker id to an instance in which the service is in a database with another id."""
+    """Checks for routes with an outdated broker id to an instance in which the service is in a database with a different id."""
     for instance, route, target_instance, hosts in stale_routes(context):
         ids = [broker for host in hosts if (broker := context.broker_id(target_instance, host)) is not None]
         has = ", ".join(str(uuid.UUID(bytes=broker)) for broker in ids)
@@ -445,7 +445,7 @@ def _unknown_next_hop(context: CheckContext, instance: str, route: FleetRoute, c
         "SSB022",
         instance,
         route,
-        f"{leads} {address}, which is not an address of any instance",
+        f"{leads} {address}, which is not a known address of any of the instances",
         context.addresses.advice(address, seen_from=instance),
         # The route may be correct if an instance has an unknown address.
         candidates=() if context.addresses.possible_owners(address, seen_from=instance) else moved,

@@ -356,7 +356,7 @@ def _refused_conversations(context: CheckContext, reached: _Reached, numbers: di
 
 
 def _other_ids(context: CheckContext, instance: str, service: str, starts: list[Start]) -> list[bytes]:
-    """Returns the broker ids of the routes that messages take first, if the instance has the service in an enabled database with another id."""
+    """Returns the broker ids of the routes that messages take first, if the instance has the service in an enabled database with a different id."""
     tables = context.tables[instance]
     present = {
         tables.databases[host].broker for host in tables.hosts.get(service, ()) if tables.databases[host].enabled
@@ -412,7 +412,7 @@ def _sender_remedies(
     here: list[str],
     others: list[tuple[str, str]],
 ) -> Iterator[Candidate]:
-    """Yields changes of the senders' routes that lead to the instance that drops messages.
+    """Yields changes to the senders' routes that lead to the instance that drops messages.
 
     They give the routes the broker id of one of its databases, point them to another instance, or drop them.
     """

@@ -69,7 +69,7 @@ def stuck(
     path. If the routes are correct, `transmission_status` determines the cause and the remedy. The same applies if the
     route in use is correct, an equal route has a fault, and the status names a cause other than routing.
 
-    If a conversation names a broker id that no database is known to have, a database whose id is not stated is assumed
+    If a conversation names a broker id that no database is known to have, a database whose id is not known is assumed
     to have it; `end` then names this assumption.
 
     Args:

@@ -141,7 +141,7 @@ def end_text(end: RoutingEnd) -> str:
     if end.outcome == "REFUSED":
         return f"REFUSED by {database}: the service has no contract, so it accepts no conversations; the conversation ends with error -8408"
     if end.outcome == "ELSEWHERE":
-        return f"ELSEWHERE: sent to {end.address}, which is not an address of any instance"
+        return f"ELSEWHERE: sent to {end.address}, which is not a known address of any of the instances"
     if end.outcome == "LOOP":
         return "LOOP: circulates until its hop limit or lifetime is reached"
     if end.reason == QUEUE_DISABLED:
@@ -195,7 +195,7 @@ class Trace:
         other_acknowledgements: The paths of the acknowledgement from other targets that the message can reach,
             whichever way ties are broken.
         assumed_ids: The databases, each after its instance, that may accept the message only because they are assumed to
-            have the broker id that the conversation names; the catalogs do not state their ids.
+            have the broker id that the conversation names; the catalogs do not contain their ids.
     """
 
     instance: str

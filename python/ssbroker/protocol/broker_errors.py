@@ -36,7 +36,7 @@ ERROR_TEXTS: Final[dict[int, str]] = {
     8438: "cannot move the conversation {handle}: its state is {state}",
     8457: "the message type {message_type!r} cannot be sent by this side under the contract {contract!r}",
     8458: "cannot set a timer on the conversation {handle}: its state is {state}",
-    8459: "{name}: expected at most {maximum} bytes, got {length}",
+    8459: "{name}: expected at most {maximum} bytes, got {length} bytes",
     8462: "the remote endpoint of the conversation no longer exists",
     8489: "the lifetime of the conversation has expired",
     8490: "the service {service!r} does not exist in the database with the requested broker id",

@@ -418,7 +418,7 @@ class DialogEngine:
 
         Args:
             table: Rows of `envelope.ENVELOPE`.
-            now: The current time.
+            now: The current time, in microseconds since 1970.
             peer: The identity of the peer, from its certificate (P25).
             session_keys: Keys of conversations that this batch creates or answers for the first time, by conversation id.
 

@@ -314,7 +314,7 @@ def _decrypt_digests(dialog: Dialog, rows: Sequence[tuple[OpenedFragment, Envelo
 
 @dataclass(frozen=True, slots=True)
 class ReceivePlan:
-    """The changes of a batch.
+    """The changes that a batch causes.
 
     Attributes:
         changes: The changes to write.
@@ -337,7 +337,7 @@ class ReceivePlan:
 
 
 class ReceivePlanner:
-    """Plans the changes of received batches."""
+    """Plans the changes that received batches cause."""
 
     __slots__ = ("_log", "_receiver", "_storage")
 
@@ -349,7 +349,7 @@ class ReceivePlanner:
     def plan(
         self, opened: OpenedBatch, fast: FastInbound, known: Mapping[EndpointKey, Dialog], now: int
     ) -> ReceivePlan:
-        """Plans the changes of a batch; also changes the receive state of its dialogs."""
+        """Plans the changes that a batch causes; also changes the receive state of its dialogs."""
         self._admit(opened, now)
         received = self._receiver.receive(opened.messages, new_dialogs=opened.created, now=now, peer=opened.peer)
         received.add_fast(fast)

@@ -31,7 +31,7 @@ def corrupted_event(
     now: int,
     peer: bytes | None,
 ) -> CorruptedMessage:
-    """Returns the event of a damaged or forged fragment; `place` is the message number and the fragment number."""
+    """Returns the event about a damaged or forged fragment; `place` is the message number and the fragment number."""
     conversation_id, is_initiator = sender
     return CorruptedMessage(
         at=now,
@@ -89,6 +89,6 @@ def false_acknowledgement_event(
 
 
 def undeliverable_event(key: EndpointKey, why: Refusal, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
-    """Returns the event of a conversation's first message that the target service refuses."""
+    """Returns the event about a conversation's first message that the target service refuses."""
     conversation = uuid.UUID(bytes=key[0])
     return MessageUndeliverable(at=now, conversation_id=conversation, peer=peer, error=-why.code, text=why.description)

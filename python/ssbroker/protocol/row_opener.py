@@ -69,8 +69,8 @@ class RowOpener:
         session_keys: Keys of conversations that this batch creates or answers for the first time, by conversation id.
         integrity: The protection required of secured dialogs (P22).
         peer: The peer that delivered the batch.
-        now: The current time.
-        log: Receives the events of damaged and misdirected rows.
+        now: The current time, in microseconds since 1970.
+        log: Receives events about damaged, forged and misdirected rows.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class RowOpener:
                 notice = ErrorNotice(dialog, row, -ANSWERED_ELSEWHERE, error_text(ANSWERED_ELSEWHERE))
                 self._opened.notices.append(notice)
         elif endpoint.is_bound and endpoint.far_peer is not None and self._peer != endpoint.far_peer:
-            self._undeliverable(row, _OTHER_COPY, "the conversation is bound to another certificate")
+            self._undeliverable(row, _OTHER_COPY, "the conversation is bound to a different certificate")
         elif endpoint.lifetime is not None and endpoint.lifetime <= self._now:
             self._undeliverable(row, _CLOSED, error_text(LIFETIME_EXPIRED))
         else:

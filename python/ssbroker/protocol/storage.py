@@ -200,7 +200,7 @@ class Refusal(ConversationError):  # noqa: N818 - not an exception
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchChanges:
-    """The changes of a received batch, to be written in one transaction; acknowledgements wait for its commit (P16).
+    """The changes that a received batch causes, to be written in one transaction; acknowledgements wait for its commit (P16).
 
     Attributes:
         at: The time of arrival.

@@ -84,7 +84,7 @@ class DialogCertificate:
             )
         if len(self.der) > CERTIFICATE_BYTES_MAX:
             raise InputError(
-                f"expected a certificate of at most {CERTIFICATE_BYTES_MAX} bytes, got {len(self.der)} bytes"
+                f"expected a certificate of at most {CERTIFICATE_BYTES_MAX} bytes in DER, got {len(self.der)} bytes"
             )
         self._public: rsa.RSAPublicKey = public
         with raise_input_error("expected a certificate whose key can encrypt; encryption failed"):
@@ -108,7 +108,7 @@ class DialogCertificate:
 
         private = read_key(key)
         if not isinstance(private, rsa.RSAPrivateKey) or private.public_key() != self._public:
-            raise InputError("expected the private key of the certificate, got the key of another certificate")
+            raise InputError("expected the private key of the certificate, got the key of a different certificate")
         return private
 
     @property
@@ -130,7 +130,7 @@ class DialogCertificate:
         return self._public.encrypt(key, _oaep())
 
     def unwrap(self, data: bytes) -> bytes | None:
-        """Decrypts a wrapped key; None if it was wrapped for another certificate, or changed.
+        """Decrypts a wrapped key; None if it was wrapped for a different certificate, or changed.
 
         Raises:
             InputError: The private key is not available.

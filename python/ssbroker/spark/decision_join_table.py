@@ -104,7 +104,7 @@ class DecisionJoinTable:
         return pc.max(pc.list_value_length(self.named["ids"])).as_py() or 0
 
     def with_keys(self, keys_of: Callable[[pa.Table], Sequence[int]]) -> pa.Table:
-        """Returns `named` with a column `key`, which is computed from `source` and `name` once, because Spark would compute it for each query."""
+        """Returns `named` with a column `key`, computed from `source` and `name` only once; otherwise, Spark would compute it for every query."""
         if not self._keys:
             self._keys.append(pa.array(keys_of(self.named.select(["source", "name"])), pa.int64()))
         return self.named.append_column("key", self._keys[0])

@@ -403,7 +403,7 @@ def _copy_errors(source: Path, target: Path) -> Iterator[None]:
     except apsw.IOError as error:
         is_read = getattr(error, "extendedresult", None) in (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ)
         path, what = (source, "read") if is_read else (target, "written")
-        raise StorageError(f"{path}: could not be {what}: disk I/O error", file=str(path)) from error
+        raise StorageError(f"{path}: cannot be {what} during the copy: disk I/O error", file=str(path)) from error
 
 
 def _reject_version(file: DatabaseFile, version: int, migrations: tuple[str, ...]) -> NoReturn:

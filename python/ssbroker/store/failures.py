@@ -17,7 +17,7 @@ class Failure(NamedTuple):
     queue_id: int
     """The queue in which the messages failed."""
     conversation_handle: bytes | None
-    """The handle of the endpoint whose message failed; None if another receiver has taken the message meanwhile."""
+    """The handle of the endpoint whose message failed; None if another receiver has taken the message in the meantime."""
     failed_at: int
     """The time of the last failure, in microseconds since 1970, UTC."""
     error: str
@@ -71,7 +71,7 @@ def has_moved_groups(connection: Connection) -> bool:
 
 
 def queue_of_moved_group(connection: Connection, group: bytes) -> int | None:
-    """Returns the queue to which a conversation group has been moved; None if it has not been moved."""
+    """Returns the id of the queue to which a conversation group has been moved; None if it has not been moved."""
     row = connection.execute(
         "SELECT moved_to FROM ssb_failures WHERE conversation_group_id = ? AND moved_to IS NOT NULL", (group,)
     ).fetchone()

@@ -72,7 +72,7 @@ def test_invalid_read_options_are_refused(options: dict[str, str], message: str)
     ("options", "message"),
     [
         ({"path": "x"}, "option database is required"),
-        ({"path": "x", "database": "d", "query_id": "q"}, "expected both or neither"),
+        ({"path": "x", "database": "d", "query_id": "q"}, "batch_id: the option is missing"),
         ({"path": "x", "database": "d", "view": "sys.routes"}, "unknown option view"),
         ({"path": "x", "database": "d", "lifetime": "soon"}, "lifetime: expected an integer"),
         ({"path": "x", "query_id": "q", "batch_id": str(2**63)}, "batch_id: .* 0 to 9223372036854775807, got '9223"),

@@ -112,7 +112,7 @@ class ConversationsInTransit:
         return blocked
 
     def add_more(self, database_id: int, endpoint_ids: Iterable[int]) -> list[int]:
-        """Marks conversations that have more to send; returns the endpoint ids of conversations that must be passed to `add`."""
+        """Marks known conversations that have more to send; returns the endpoint ids of the others, which must be passed to `add`."""
         others: list[int] = []
         with self._guard:
             new, known = self._new.setdefault(database_id, {}), self._conversations[database_id]
@@ -241,7 +241,7 @@ class ConversationsInTransit:
         return chain.from_iterable(known.values() for known in self._conversations.values())
 
     def mark_written(self, updates: Iterable[StatusUpdate]) -> None:
-        """Records which statuses were written, except where delivery has written another status meanwhile."""
+        """Records which statuses were written, except where delivery has written a different status in the meantime."""
         with self._guard:
             for conversation, sender, status_text in updates:
                 if conversation.status_text == sender.transmission_status:

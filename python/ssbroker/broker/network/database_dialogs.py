@@ -177,7 +177,7 @@ class DatabaseDialogs:
     ) -> BatchChanges:
         """Receives rows and commits the result; waits up to `lock_timeout` seconds for other writers.
 
-        Raises `StalePlanError` if other writers have changed the endpoints meanwhile: then receive the rows again.
+        Raises `StalePlanError` if other writers have changed the endpoints in the meantime: then receive the rows again.
         After an error, nothing has changed.
         """
         changes = self.engine.receive(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)

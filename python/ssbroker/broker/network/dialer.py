@@ -358,7 +358,7 @@ class Dialer:
         self.send_or_dial(destination)
 
     def _dial(self, destination: Destination) -> bool:
-        """Dials unless a connection was found meanwhile; returns whether it dials."""
+        """Dials unless a connection was found in the meantime; returns whether it dials."""
         if self._is_stopped or not destination.is_dialling:
             return False
         loop = asyncio.get_running_loop()

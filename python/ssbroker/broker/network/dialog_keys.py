@@ -154,7 +154,7 @@ class DialogKeys:
     def update_certificate(
         self, database: DatabaseContext, endpoint: DialogEndpoint, first_row: FirstRow, *, lock_timeout: float
     ) -> bool:
-        """Checks whether a blob for an existing conversation contains the same key, signed with another certificate of the sender.
+        """Checks whether a blob for an existing conversation contains the same key, signed with a different certificate of the sender.
 
         If so, the new certificate is durable on return, and replies use it.
 

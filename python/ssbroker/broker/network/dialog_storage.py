@@ -127,7 +127,7 @@ class SqliteDialogStorage:
 
     @property
     def broker_instance(self) -> bytes:
-        """The broker id under which the endpoints send; commits are stale once the database has another broker id."""
+        """The broker id under which the endpoints send; commits are stale once the broker id of the database has changed."""
         return self._broker_instance
 
     def commit(self, changes: BatchChanges, *, lock_timeout: float | None = None) -> None:

@@ -27,7 +27,7 @@ class EndpointContext:
 
     Attributes:
         own: The identity of this instance.
-        listener: Receives the events of connections.
+        listener: Receives events about connections.
         credentials: The TLS credentials; None for unencrypted connections.
         limits: Time and size limits.
         events: Where events are emitted.

@@ -178,12 +178,12 @@ class ForwardedRows:
             yield (*fields[:_NEXT_HOP_INDEX], self.route.address, *fields[_NEXT_HOP_INDEX:], used, message_id)
 
     def sent(self, *, at: int, next_hop: str) -> Iterator[ForwardedMessageSent]:
-        """Returns the events of sent rows."""
+        """Returns events about sent rows."""
         for fields in self._event_fields(range(len(self.keys)), at=at):
             yield ForwardedMessageSent(next_hop_address=next_hop, **fields)
 
     def dropped(self, indices: Collection[int], *, at: int, error: int, text: str) -> Iterator[ForwardedMessageDropped]:
-        """Returns the events of dropped rows."""
+        """Returns events about dropped rows."""
         for fields in self._event_fields(indices, at=at):
             yield ForwardedMessageDropped(next_hop_address=self.route.address, error=error, text=text, **fields)
 
@@ -493,7 +493,7 @@ class MessageForwarder:
                 self._enqueue(batch, now=self._clock())
 
     def reroute(self, route: Callable[[pa.Table], pa.Table]) -> None:
-        """Routes rows again after a change of the catalog; rows without a route are dropped.
+        """Routes rows again after the catalog has changed; rows without a route are dropped.
 
         Rows that an outbox has accepted are not moved. If their route has changed, the same rows are accepted when they
         arrive again: they are not duplicates on the new route.

@@ -100,7 +100,7 @@ class InboundRouter:
         return list(_split(rows, keys, owners, new))
 
     def are_for_loaded_dialogs(self, rows: pa.Table) -> bool:
-        """Returns whether rows are messages for endpoints in memory and contain no keys; a file is read only for rows that name another broker id.
+        """Returns whether rows are messages for endpoints in memory and contain no keys; a file is read only for rows that name a different broker id.
 
         False for a row that only acknowledges: it may remove many messages from the transmission queue, and no receiver waits for it.
         """

@@ -1,4 +1,4 @@
-"""Writes the changes of a batch of inbound fragments, unless the plan is stale."""
+"""Writes the changes that a batch of inbound fragments causes, unless the endpoints have changed since the changes were planned."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StalePlanError(Exception):
 
     Attributes:
         keys: The endpoints that have changed.
-        is_database_changed: Whether the database itself has changed (disabled, a mirror, another broker id), so that
+        is_database_changed: Whether the database itself has changed (disabled, a mirror, a new broker id), so that
             its dialogs must be created again.
     """
 
@@ -48,7 +48,7 @@ class StalePlanError(Exception):
 
 
 class InboundWriter:
-    """Writes the changes of one batch; raises `StalePlanError` if the endpoints have changed since it was planned."""
+    """Writes the changes that one batch causes; raises `StalePlanError` if the endpoints have changed since it was planned."""
 
     def __init__(self, work: Work, changes: BatchChanges) -> None:
         self._work: Final = work

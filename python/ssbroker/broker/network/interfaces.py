@@ -15,7 +15,7 @@ from ssbroker.protocol.wire.frames import DropReason, MirroringRole
 SEND_NOW_BYTES_MAX: Final = 64 << 10
 """The maximum number of bytes that are sent in the calling thread; encrypting more is worth another thread."""
 PeerKey: TypeAlias = tuple[bytes, str | None]
-"""An instance id, and the principal that states it. The same id with another certificate is a different instance."""
+"""An instance id, and the principal that states it. The same id with a different certificate is a different instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class SendResult(NamedTuple):
 
 
 class EndpointListener(Protocol):
-    """Receives the events of connections.
+    """Receives events about connections.
 
     All methods run in the endpoint's thread, except `outbox_drained`, which may run in any thread. They must not raise
     exceptions, nor wait for longer than the commit of a few rows takes.

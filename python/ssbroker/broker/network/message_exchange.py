@@ -331,7 +331,7 @@ class MessageExchange:
             self.forwarding.connection_failed(address, "it is an address of this instance")
 
     def _mirrors_changed(self, addresses: Collection[str]) -> None:
-        """Handles a change of the principals of mirrored routes."""
+        """Handles a change to the principals of mirrored routes."""
         self._sender.open_mirrored()
         self.forwarding.mirrors_changed()
         self._status_writer.mark_changed(addresses)
@@ -518,7 +518,7 @@ class MessageExchange:
                 continue
             if found:
                 self._in_transit.add(found, now=now)
-                self._followed_until = 0  # these messages may have been committed after a change of the catalog
+                self._followed_until = 0  # these messages may have been committed after the catalog changed
         self._polled_at, self._poll_duration = now, self._instance.microseconds() - started
         self._follow_catalog(now)
 

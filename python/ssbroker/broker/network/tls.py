@@ -289,7 +289,7 @@ def _problem_of_own(trust: Trust, error: ssl.SSLError) -> str:
 
 
 _MISMATCHES: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
-"""OpenSSL's reasons if the key belongs to another certificate; the last reason means a different kind of key."""
+"""OpenSSL's reasons if the key belongs to a different certificate; the last reason means a different kind of key."""
 _HANDSHAKE: Final = 22
 _VERSION: Final = 3
 _HEADER_BYTES: Final = 5

@@ -150,7 +150,7 @@ def _write_bucket(job: FilesJob, files: list[Path], number: int) -> None:
 
 
 def _result_path(job: FilesJob, number: int) -> Path:
-    """Returns the path of a bucket's result. The result is stored because a later attempt of the task may find the rows removed."""
+    """Returns the path of a bucket's result. The result is stored because a later attempt of the task may find the files of the bucket removed."""
     return Path(job.done, f"bucket-{number}")
 
 

@@ -133,7 +133,8 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     given = _normalized(options, _WRITE_OPTIONS)
     query_id, batch_id = given.get("query_id"), _integer(given, "batch_id", minimum=0)
     if (query_id is None) != (batch_id is None):
-        raise OptionError("query_id and batch_id: expected both or neither")
+        missing = "query_id" if query_id is None else "batch_id"
+        raise OptionError(f"{missing}: the option is missing; specify both query_id and batch_id, or neither")
     return WriteOptions(
         folder=_folder(given),
         database=_required(given, "database", "the sending database"),

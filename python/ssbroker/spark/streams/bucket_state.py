@@ -86,7 +86,7 @@ class BucketState:
 
 
 def state_from_bytes(data: bytes) -> BucketState:
-    """Parses a state after verifying its digest; raises `MalformedDataError` if the state is truncated, altered or of another version.
+    """Parses a state after verifying its digest; raises `MalformedDataError` if the state is truncated, altered or from a different version.
 
     The section `assembler` contains a separate digest, which the reader of the section verifies.
 

@@ -159,8 +159,8 @@ def run_step(task: StreamTask, state: bytes | None, batches: Sequence[pa.RecordB
         now_us: The current time, in microseconds since 1970. It may be earlier than in a previous step.
 
     Raises:
-        MalformedDataError: The state is truncated, altered or of another version.
-        OptionError: The state was created with other options, or contains delayed messages although there is no catalog.
+        MalformedDataError: The state is truncated, altered or from a different version.
+        OptionError: The state was created with different options, or contains delayed messages although there is no catalog.
         SchemaError: The extra columns have changed.
         InputError: A value is invalid.
     """

@@ -75,7 +75,7 @@ class CatalogPath:
 
 
 class WatchedCatalog:
-    """The router for the catalog at a path, recompiled when this catalog changes.
+    """Watches the catalog at a path, and recompiles its router when the catalog changes.
 
     Args:
         path: The file or folder.
