@@ -20,7 +20,8 @@ from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_catalog import LiveCatalog
 from ssbroker.broker.live_routes import LiveRoutes
-from ssbroker.exceptions import SsbrokerError, StorageError
+from ssbroker.broker.lock_patience import LockPatience, LockWait, has_work_failed, waiting_for
+from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.retry_waits import Backoff
 from ssbroker.protocol.settings import SECOND
 
@@ -47,18 +48,36 @@ class Background:
         )
         self.activation: Final = Activation(instance, public=public)
         self._versions: dict[int, int] = {}
-        self._runner: Final = WorkerThread(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
+        # Two, because a database without due timers needs no lock, which says nothing about deliveries to it.
+        self._timer_patience: Final = LockPatience()
+        self._delivery_patience: Final = LockPatience()
+        self._runner: Final = WorkerThread(
+            self._run_due_in_thread, clock=instance.clock, name=f"ssbroker {instance.name}"
+        )
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
         """Does all work that is due; returns the time at which more work is due, or None if no work is scheduled."""
+        return self._run_due(now, timers_wait=None, delivery_wait=None)
+
+    def _run_due_in_thread(self) -> datetime | None:
+        """Does all work that is due; a locked database does not delay the others."""
+        self._timer_patience.begin_round()
+        self._delivery_patience.begin_round()
+        return self._run_due(None, timers_wait=self._timer_patience, delivery_wait=self._delivery_patience)
+
+    def _run_due(self, now: datetime | None, *, timers_wait: LockWait, delivery_wait: LockWait) -> datetime | None:
         at = self._instance.microseconds() if now is None else epoch_microseconds(utc_datetime(now))
-        self._check_for_changes()
+        self._check_for_changes(timers_wait)
+        retries: dict[int, int] = {}
         for database in self._instance.databases:
-            self._run_timers(database, now=at, is_delivered=False)
-        self.delivery.run_due(now=at)
+            self._run_timers(database, retries, now=at, is_delivered=False, lock_wait=timers_wait)
+        self.delivery.run_due(now=at, lock_wait=delivery_wait)
         # Readers run last, and due times are read after they have run, because readers may set timers.
         due_times = [self.activation.run_due(now=at), self._schedule.next_time()]
-        due_times += [self._run_timers(database, now=at, is_delivered=True) for database in self._instance.databases]
+        due_times += [
+            self._run_timers(database, retries, now=at, is_delivered=True, lock_wait=timers_wait)
+            for database in self._instance.databases
+        ]
         first = min((each for each in due_times if each is not None), default=None)
         return None if first is None else EPOCH + timedelta(microseconds=first)
 
@@ -123,35 +142,52 @@ class Background:
         with suppress(StorageError):  # msdb may be unavailable
             self._instance.msdb.commit_signals.notify([OBJECTS_CHANNEL, TRANSMISSIONS_CHANNEL])
 
-    def _check_for_changes(self) -> None:
+    def _check_for_changes(self, lock_wait: LockWait) -> None:
         """Applies changes made by other processes; on the first call, applies everything."""
         before, self._versions = self._versions, {}
         for database, objects in self._instance.databases_list.readable():
             if before.get(database.database_id) != objects.version:
                 if before:
                     self._schedule.schedule_all_now(now=self._instance.microseconds())
-                if not self._apply_changes(database):
+                if not self._apply_changes(database, lock_wait=lock_wait):
                     continue
             self._versions[database.database_id] = objects.version
 
-    def _apply_changes(self, database: DatabaseContext) -> bool:
+    def _apply_changes(self, database: DatabaseContext, *, lock_wait: LockWait = None) -> bool:
         """Applies changed objects; returns whether it succeeded. A failure is retried later."""
         try:
-            enter_queues(database)
+            with waiting_for(database, lock_wait) as lock_timeout:
+                enter_queues(database, lock_timeout=lock_timeout)
             database.commit_signals.notify(list(database.objects().queues_by_id))
             self.activation.changed(database)
         except SsbrokerError as error:
-            log_failure(database, "changed objects could not be applied; retrying later", error)
+            if not isinstance(error, LockTimeoutError) or has_work_failed(database, lock_wait):
+                log_failure(database, "changed objects could not be applied; retrying later", error)
             return False
         return True
 
-    def _run_timers(self, database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
+    def _run_timers(
+        self,
+        database: DatabaseContext,
+        retries: dict[int, int],
+        *,
+        now: int,
+        is_delivered: bool,
+        lock_wait: LockWait,
+    ) -> int | None:
+        """Does due work in a database; returns the time at which more work is due. After a failure, does nothing until the time in `retries`."""
+        if database.database_id in retries:
+            return retries[database.database_id]
         try:
-            self.dynamic_routing.close_ended_requests(database)
-            return run_due(database, now=now, is_delivered=is_delivered)
+            with waiting_for(database, lock_wait) as lock_timeout:
+                self.dynamic_routing.close_ended_requests(database, lock_timeout=lock_timeout)
+                return run_due(database, now=now, is_delivered=is_delivered, lock_timeout=lock_timeout)
         except SsbrokerError as error:
-            log_failure(database, "timers and lifetimes could not be processed; retrying in 1 s", error)
-            return now + SECOND
+            retry_at = now
+            if not isinstance(error, LockTimeoutError) or has_work_failed(database, lock_wait):
+                log_failure(database, "timers and lifetimes could not be processed; retrying in 1 s", error)
+                retry_at += SECOND
+            return retries.setdefault(database.database_id, retry_at)
 
     def _deliver(self, database: DatabaseContext, effects: Effects) -> None:
         is_left = True

@@ -19,6 +19,7 @@ from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, Transmission
 from ssbroker.broker.dynamic_routing import SHORT_LOCK_TIMEOUT, DynamicRouting, RouteRequest, missing_route
 from ssbroker.broker.live_routes import Decision, LiveRoutes, explain
 from ssbroker.broker.local_delivery import LocalDelivery
+from ssbroker.broker.lock_patience import LockWait
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.exceptions import SsbrokerError
@@ -195,7 +196,7 @@ class Delivery:
             self._thread_state.pending.append(database)
             return False
         return self._deliver_with_follow_ups(
-            database, now=now, lock_timeout=SHORT_LOCK_TIMEOUT if self._instance.background else None
+            database, now=now, lock_wait=SHORT_LOCK_TIMEOUT if self._instance.background else None
         )
 
     def forget(self, sender: SenderId) -> None:
@@ -205,7 +206,7 @@ class Delivery:
         if transport is not None:
             transport.forget(sender)
 
-    def run_due(self, *, now: int) -> None:
+    def run_due(self, *, now: int, lock_wait: LockWait = None) -> None:
         """Delivers messages that are new, were left by other processes, or are due for a retry."""
         if self._thread_state.is_delivering:  # called by a subscriber during a delivery
             return
@@ -220,7 +221,7 @@ class Delivery:
                     "the transmission queue could not be scanned for waiting messages; trying again later",
                     error,
                 )
-            self._deliver_with_follow_ups(database, now=now, lock_timeout=None)
+            self._deliver_with_follow_ups(database, now=now, lock_wait=lock_wait)
 
     def _keep_databases(self, database_ids: Collection[int]) -> None:
         """Forgets all databases except those with the given ids: the instance no longer contains them."""
@@ -240,30 +241,30 @@ class Delivery:
         at = now if before is None else now + SCAN_EVERY
         self._schedule.add((SenderId(database.database_id, each) for each in found), at=at)
 
-    def _deliver_with_follow_ups(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
+    def _deliver_with_follow_ups(self, database: DatabaseContext, *, now: int, lock_wait: LockWait) -> bool:
         """Delivers due messages of a database, and messages that subscribers send meanwhile; returns whether another thread must continue."""
         is_left = False
         state = self._thread_state
         state.is_delivering, state.pending = True, [database]
         try:
             while state.pending:
-                is_left |= self._deliver_exclusively(state.pending.pop(0), now=now, lock_timeout=lock_timeout)
+                is_left |= self._deliver_exclusively(state.pending.pop(0), now=now, lock_wait=lock_wait)
         finally:
             state.is_delivering = False
         return is_left
 
-    def _deliver_exclusively(self, database: DatabaseContext, *, now: int, lock_timeout: float | None) -> bool:
+    def _deliver_exclusively(self, database: DatabaseContext, *, now: int, lock_wait: LockWait) -> bool:
         """Delivers in one thread at a time per database; a thread that had to wait then finds its own messages delivered."""
         thread = get_ident()
         delivery_lock = self._delivery_locks.setdefault(database.database_id, WriteLock())
         try:
-            wait = math.inf if lock_timeout is None else lock_timeout
+            wait = lock_wait if isinstance(lock_wait, float) else math.inf
             # After an interrupt before the release below, this thread still holds the lock.
             if delivery_lock.holder != thread and not delivery_lock.acquire(timeout=wait):
                 return True
             attempts = self._schedule.claim(database.database_id, now=now)
             deferred = (
-                self._deliver_and_schedule_retries(database, attempts, now=now, lock_timeout=lock_timeout)
+                self._deliver_and_schedule_retries(database, attempts, now=now, lock_wait=lock_wait)
                 if attempts
                 else set()
             )
@@ -274,14 +275,14 @@ class Delivery:
         return bool(deferred)
 
     def _deliver_and_schedule_retries(
-        self, database: DatabaseContext, attempts: Mapping[int, int], *, now: int, lock_timeout: float | None
+        self, database: DatabaseContext, attempts: Mapping[int, int], *, now: int, lock_wait: LockWait
     ) -> Collection[int]:
         """Delivers messages and schedules retries; returns the senders deferred because of locks."""
         failed: Collection[int] = attempts
         in_transit: Collection[int] = ()
         deferred: Collection[int] = ()
         try:
-            failed, in_transit, deferred = self._route_and_deliver(database, attempts, lock_timeout=lock_timeout)
+            failed, in_transit, deferred = self._route_and_deliver(database, attempts, lock_wait=lock_wait)
         except SsbrokerError as error:
             log_failure(database, "messages could not be delivered; retrying later", error)
         except Exception:
@@ -293,7 +294,7 @@ class Delivery:
         return deferred
 
     def _route_and_deliver(
-        self, database: DatabaseContext, endpoint_ids: Iterable[int], *, lock_timeout: float | None
+        self, database: DatabaseContext, endpoint_ids: Iterable[int], *, lock_wait: LockWait
     ) -> tuple[set[int], set[int], set[int]]:
         """Delivers messages; returns the senders to retry, the senders in transit to other instances, and the senders deferred because of locks."""
         senders = _senders(database, endpoint_ids)
@@ -303,9 +304,9 @@ class Delivery:
         transport_problems = (
             transport.send_waiting(planned.outgoing) if planned.outgoing and transport is not None else {}
         )
-        local = LocalDelivery(database, lock_timeout=lock_timeout)
+        local = LocalDelivery(database, lock_wait=lock_wait)
         local.problems |= planned.problems
-        local.problems |= self._request_routes(planned, lock_timeout=lock_timeout)
+        local.problems |= self._request_routes(planned, lock_wait=lock_wait)
         for (name, broker_instance), group in planned.local.items():
             target = self._instance.database(name)
             local.deliver(target, broker_instance, [each.endpoint_id for each in group])
@@ -320,12 +321,14 @@ class Delivery:
         """Returns whether another process serves the instance; that process notices this process's commits by itself."""
         return ServeLock.is_held(self._instance.folder)
 
-    def _request_routes(self, planned: DeliveryPlan, *, lock_timeout: float | None) -> dict[int, TransmissionStatus]:
+    def _request_routes(self, planned: DeliveryPlan, *, lock_wait: LockWait) -> dict[int, TransmissionStatus]:
         """Requests missing routes (R14); returns the statuses of requests that were refused."""
         if not planned.route_requests:
             return {}
         try:
-            refused = self._dynamic_routing.request(planned.route_requests, lock_timeout=lock_timeout)
+            refused = self._dynamic_routing.request(
+                planned.route_requests, lock_timeout=lock_wait if isinstance(lock_wait, float) else None
+            )
         except SsbrokerError as error:
             _LOGGER.warning("missing routes could not be requested; retrying later: %s", error)
             return {}

@@ -20,19 +20,21 @@ BATCH: Final = 1_000
 """The maximum number of endpoints in one transaction."""
 
 
-def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
+def run_due(
+    database: DatabaseContext, *, now: int, is_delivered: bool, lock_timeout: float | None = None
+) -> int | None:
     """Does due work in a database, unless its broker is disabled; returns the time at which more work is due.
 
     Returns None if the broker is disabled or no work is scheduled.
     """
     while _is_due(database, now=now):
-        with database_transaction(database) as work:
+        with database_transaction(database, lock_timeout=lock_timeout) as work:
             _enter_queues(work)
             if not _fire_timers(work, now=now):  # timers never outlast the lifetime of their conversation
                 _end_lifetimes(work, now=now)
-    _release_ended_leases(database, now=now)
+    _release_ended_leases(database, now=now, lock_timeout=lock_timeout)
     if is_delivered:
-        _remove_closed(database, now=now)
+        _remove_closed(database, now=now, lock_timeout=lock_timeout)
     with database.file.read() as connection:
         if not _is_enabled(database, connection):
             return None
@@ -40,12 +42,12 @@ def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int |
         return min((each for each in times if each is not None), default=None)
 
 
-def _release_ended_leases(database: DatabaseContext, *, now: int) -> None:
+def _release_ended_leases(database: DatabaseContext, *, now: int, lock_timeout: float | None) -> None:
     """Makes messages available whose lease has ended, or which were hidden until now."""
     with database.file.read() as connection:
         if not leases.ended(connection, now=now):
             return
-    with database_transaction(database) as work:
+    with database_transaction(database, lock_timeout=lock_timeout) as work:
         release_ended(work, now=now)
 
 
@@ -59,10 +61,10 @@ def _is_due(database: DatabaseContext, *, now: int) -> bool:
         return bool(found) or _has_messages_to_enter(database, connection)
 
 
-def _remove_closed(database: DatabaseContext, *, now: int) -> None:
+def _remove_closed(database: DatabaseContext, *, now: int, lock_timeout: float | None) -> None:
     """Removes closed endpoints after their retention time."""
     while _has_closed(database, now=now):
-        with database_transaction(database) as work:
+        with database_transaction(database, lock_timeout=lock_timeout) as work:
             conversation_endpoints.remove_closed(work.connection, now=now, limit=BATCH)
 
 
@@ -71,12 +73,12 @@ def _has_closed(database: DatabaseContext, *, now: int) -> bool:
         return _is_enabled(database, connection) and conversation_endpoints.has_removable(connection, now=now)
 
 
-def enter_queues(database: DatabaseContext) -> None:
+def enter_queues(database: DatabaseContext, *, lock_timeout: float | None = None) -> None:
     """Puts messages that waited for a disabled queue into the queue, once it is enabled (P34)."""
     with database.file.read() as connection:
         if not _is_enabled(database, connection) or not _has_messages_to_enter(database, connection):
             return
-    with database_transaction(database) as work:
+    with database_transaction(database, lock_timeout=lock_timeout) as work:
         _enter_queues(work)
 
 

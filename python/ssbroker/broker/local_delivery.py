@@ -14,6 +14,7 @@ from ssbroker.broker.dialogs.dialog_lifecycle import end_after_data_loss
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, header_of
 from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus
+from ssbroker.broker.lock_patience import LockWait, has_work_failed, waiting_for
 from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_undeliverable_event
 from ssbroker.exceptions import LockTimeoutError, StorageError
@@ -165,12 +166,12 @@ class LocalDelivery:
 
     Attributes:
         problems: Why messages were not delivered, by sender id.
-        deferred: Senders whose target was locked for longer than `lock_timeout`; a caller with more time delivers them.
+        deferred: Senders whose target was locked for longer than this delivery waits; a later call delivers them.
     """
 
-    def __init__(self, source: DatabaseContext, *, lock_timeout: float | None) -> None:
+    def __init__(self, source: DatabaseContext, *, lock_wait: LockWait) -> None:
         self._source: Final = source
-        self._lock_timeout: Final = lock_timeout
+        self._lock_wait: Final = lock_wait
         self.problems: dict[int, TransmissionStatus] = {}
         self.deferred: set[int] = set()
 
@@ -182,7 +183,7 @@ class LocalDelivery:
             try:
                 delivered = self._deliver_isolating_failures(target, broker_instance, batches)
             except LockTimeoutError:
-                if self._lock_timeout is None:
+                if has_work_failed(target, self._lock_wait):
                     self.problems |= dict.fromkeys(remaining, transmission_status.target_locked(target.name))
                 else:
                     self.deferred |= set(remaining)
@@ -222,9 +223,10 @@ class LocalDelivery:
     def _deliver_batches(
         self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
     ) -> list[DeliveryResult]:
-        if target is self._source:
-            return _deliver_within(target, batches, lock_timeout=self._lock_timeout)
-        return deliver_to(target, batches, broker_instance=broker_instance, lock_timeout=self._lock_timeout)
+        with waiting_for(target, self._lock_wait) as lock_timeout:
+            if target is self._source:
+                return _deliver_within(target, batches, lock_timeout=lock_timeout)
+            return deliver_to(target, batches, broker_instance=broker_instance, lock_timeout=lock_timeout)
 
     def _record_results(
         self, target: DatabaseContext, batches: Sequence[DeliveryBatch], delivered: Sequence[DeliveryResult]

@@ -161,6 +161,12 @@ class DatabaseFile:
         self.write_lock.share(self._shared)
         return self._shared
 
+    @property
+    def lock_holder(self) -> tuple[int, int] | None:
+        """The transaction that holds the write lock: its process and its start in microseconds since 1970; None if unknown."""
+        holder = None if self._shared is None else self._shared.holder
+        return None if holder is None else holder[:2]
+
     def wait_for_release(self, seconds: float) -> bool:
         """Waits until another process releases the write lock; returns False at once if the holder is not known."""
         return self._shared is not None and self._shared.wait_for_release(seconds)

@@ -1,0 +1,81 @@
+"""How long a thread that works for many databases waits for a locked one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Final
+
+from ssbroker.broker.context import DatabaseContext
+from ssbroker.exceptions import LockTimeoutError
+
+SHORT_WAIT: Final = 0.25
+"""Seconds of the first wait for a locked database; work in other databases is late by as much."""
+
+
+class LockPatience:
+    """How long the background thread waits for the write lock of each database. Not thread-safe.
+
+    The first wait is short, so that work in other databases is not late. But if many writers queue for a lock, a thread
+    that always gave up early would never get it. So after each failure the next wait for this database is twice as
+    long, up to `lock_timeout`, and after a success it is twice as long as was necessary. A wait during which one
+    transaction held the lock says nothing about a queue: the next wait is no longer, and short if the work has failed.
+    """
+
+    def __init__(self) -> None:
+        self._waits: Final[dict[int, float]] = {}
+        """For each database, the seconds of the next wait, if it is longer than `SHORT_WAIT`."""
+        self._locked_since: Final[dict[int, float]] = {}
+        """For each locked database, the time of the first failed attempt since its work last succeeded or failed, by `time.monotonic`."""
+        self._locked_in_round: Final[dict[int, bool]] = {}
+        """Whether the work has failed in each database that was locked in this round."""
+
+    def begin_round(self) -> None:
+        """Allows one more wait for each database. After a failed wait, further attempts of the same round do not wait."""
+        self._locked_in_round.clear()
+
+    @contextmanager
+    def waiting_for(self, database: DatabaseContext) -> Iterator[float]:
+        """Provides the number of seconds to wait for the lock in the block, and learns from the result."""
+        key, file = database.database_id, database.file
+        if key in self._locked_in_round:
+            yield 0.0
+            return
+        wait = min(self._waits.get(key, SHORT_WAIT), file.lock_timeout)
+        started, holder = time.monotonic(), file.lock_holder
+        try:
+            yield wait
+        except LockTimeoutError:
+            now, since = time.monotonic(), self._locked_since.setdefault(key, started)
+            self._locked_in_round[key] = has_failed = now - since >= file.lock_timeout
+            if has_failed:
+                self._locked_since[key] = now
+            if holder is None or file.lock_holder != holder:
+                self._waits[key] = 2 * wait
+            elif has_failed:
+                self._waits.pop(key, None)
+            raise
+        self._locked_since.pop(key, None)
+        self._waits.pop(key, None)
+        wait = 2 * (time.monotonic() - started)
+        if wait > SHORT_WAIT:
+            self._waits[key] = wait
+
+    def has_work_failed(self, database: DatabaseContext) -> bool:
+        """Returns whether a database that was locked in this round has been locked for `lock_timeout`, so that its work counts as failed."""
+        return self._locked_in_round.get(database.database_id, True)
+
+
+LockWait = float | LockPatience | None
+"""Seconds to wait for a lock; None means the `lock_timeout` of the instance."""
+
+
+def waiting_for(database: DatabaseContext, lock_wait: LockWait) -> AbstractContextManager[float | None]:
+    """Provides the `lock_timeout` of transactions in the block."""
+    return lock_wait.waiting_for(database) if isinstance(lock_wait, LockPatience) else nullcontext(lock_wait)
+
+
+def has_work_failed(database: DatabaseContext, lock_wait: LockWait) -> bool:
+    """Returns whether the work in a database that was locked has failed; otherwise another attempt follows at once."""
+    return lock_wait.has_work_failed(database) if isinstance(lock_wait, LockPatience) else lock_wait is None

@@ -1,0 +1,123 @@
+"""The background thread while other transactions lock a database. Each wait has a deadline and ends with a message."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ssbroker import Instance
+from ssbroker._well_known import DIALOG_TIMER
+from ssbroker.broker.database import Database
+from tests.broker import sample_databases
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, send, statuses, waiting
+
+DEADLINE = 60.0
+
+
+@contextmanager
+def locked(database: Database) -> Iterator[None]:
+    """Another thread holds the write lock of the database during the block."""
+    is_locked, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with database.transaction() as t:
+            t.connection.execute("CREATE TABLE IF NOT EXISTS slow (id INTEGER PRIMARY KEY)")
+            is_locked.set()
+            may_end.wait(DEADLINE * 2)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert is_locked.wait(DEADLINE)
+        yield
+    finally:
+        may_end.set()
+        holder.join()
+
+
+def begin_timer(database: Database) -> None:
+    with database.transaction() as t:
+        t.begin_conversation_timer(t.begin_dialog(SHOP, "//Nowhere"), 1)
+
+
+def test_a_locked_database_does_not_delay_the_others(tmp_path: Path) -> None:
+    """Neither its messages nor its timers; the lock timeout is longer than the test waits."""
+    with Instance.create(tmp_path / "instance", name="shop", lock_timeout=DEADLINE * 10) as instance:
+        sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
+        dialog = send(sales, b"one")
+        with stock.transaction() as t:
+            t.begin_conversation_timer(t.receive(ORDERS)["conversation_handle"][0].as_py(), 1)
+        with locked(stock):
+            send(sales, b"two", dialog=dialog)
+            begin_timer(sales)
+            with sales.transaction() as t:
+                assert t.receive(REPLIES, timeout=DEADLINE)["message_type_name"].to_pylist() == [DIALOG_TIMER]
+            assert statuses(sales) == {""}
+        assert sorted(body or b"" for body in wait_for_orders(stock, 2)) == [b"", b"two"]
+
+
+def test_a_long_lock_never_delays_the_others_by_much(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Even after many failed attempts, when the messages have a status and the log says why the timer is late."""
+    with Instance.create(tmp_path / "instance", name="shop", lock_timeout=4.0) as instance:
+        sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
+        dialog = send(sales, b"one")
+        with stock.transaction() as t:
+            t.begin_conversation_timer(t.receive(ORDERS)["conversation_handle"][0].as_py(), 1)
+        with locked(stock), caplog.at_level(logging.WARNING, "ssbroker"):
+            send(sales, b"two", dialog=dialog)
+            deadline = time.monotonic() + DEADLINE
+            while statuses(sales) != {"9749"} or "Stock: timers and lifetimes" not in caplog.text:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            late = []
+            for _ in range(2):
+                begin_timer(sales)
+                due = time.monotonic() + 1
+                with sales.transaction() as t:
+                    assert t.receive(REPLIES, timeout=DEADLINE).num_rows
+                late.append(time.monotonic() - due)
+        assert max(late) < 3.0, late  # with a wait of `lock_timeout` for each attempt, it is more than 4 s
+        assert sorted(body or b"" for body in wait_for_orders(stock, 2)) == [b"", b"two"]
+
+
+def test_a_contended_database_gets_its_messages(tmp_path: Path) -> None:
+    """The writers of a process take turns, so a thread that always gave up early would never get the lock."""
+    with Instance.create(tmp_path / "instance", name="shop") as instance:
+        sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
+        is_over = threading.Event()
+
+        def write() -> None:
+            while not is_over.is_set():
+                with stock.transaction() as t:
+                    t.connection.execute("CREATE TABLE IF NOT EXISTS chairs (id INTEGER PRIMARY KEY)")
+                    time.sleep(0.1)
+
+        writers = [threading.Thread(target=write) for _ in range(6)]  # each waits longer for its turn than the background thread does at first
+        for each in writers:
+            each.start()
+        try:
+            for body in (b"one", b"two"):
+                send(sales, body)
+                assert wait_for_orders(stock, 1) == [body]
+            assert waiting(sales) == []
+        finally:
+            is_over.set()
+            for each in writers:
+                each.join()
+
+
+def wait_for_orders(stock: Database, count: int) -> list[bytes | None]:
+    """Receives this number of messages."""
+    bodies: list[bytes | None] = []
+    while len(bodies) < count:
+        with stock.transaction() as t:
+            table = t.receive(ORDERS, timeout=DEADLINE)
+        assert table.num_rows
+        bodies += table["message_body"].to_pylist()
+    return bodies
