@@ -354,6 +354,23 @@ def test_a_transaction_that_has_received_does_not_receive_what_it_puts_for_later
     assert values(queue) == []
 
 
+def test_a_message_that_cannot_be_scheduled_is_not_put(instance: Instance, sales: Database) -> None:
+    """The transaction continues without it, and the error says what to enable."""
+    queue = sales.queue("Jobs")
+    sales.alter_queue("Jobs", status=False)
+    with sales.transaction() as t:
+        queue.put(b"now", transaction=t)
+        with pytest.raises(BrokerError, match=r"cannot be scheduled: 9617: the queue 'dbo.Jobs' is disabled; enable it"):
+            queue.put(b"later", at=timedelta(days=1), transaction=t)
+    sales.alter_queue("Jobs", status=True)
+    sales.set_broker("DISABLE_BROKER")
+    with sales.transaction() as t, pytest.raises(BrokerError, match="cannot be scheduled, because message delivery is"):
+        queue.put(b"later", at=timedelta(days=1), transaction=t)
+    sales.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert values(queue) == [b"now"]
+
+
 def test_a_message_is_put_together_with_rows(sales: Database) -> None:
     queue = sales.queue("Jobs")
     with pytest.raises(ZeroDivisionError), sales.transaction() as t:
