@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
-from ssbroker.broker import local_delivery
+from ssbroker.broker import due_work, local_delivery
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database
 from ssbroker.broker.delivery import Delivery
 from ssbroker.broker.instance import Instance
@@ -111,6 +113,32 @@ def test_the_background_thread_delivers_after_an_unexpected_error(
         send(sales, b"one")
     assert "RuntimeError: unexpected" in caplog.text
     assert next_body(stock) == b"one"
+
+
+def test_nothing_is_logged_about_a_database_that_is_dropped(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The background thread was about to do its due work."""
+    has_begun, is_dropped, has_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def run_due_late(database: DatabaseContext, **options: Any) -> int | None:
+        if database.name != "Stock":
+            return due_work.run_due(database, **options)
+        has_begun.set()
+        assert is_dropped.wait(DEADLINE)
+        try:
+            return due_work.run_due(database, **options)
+        finally:
+            has_ended.set()
+
+    monkeypatch.setattr("ssbroker.broker.background.run_due", run_due_late)
+    sample_databases.stock(instance)
+    assert has_begun.wait(DEADLINE)
+    instance.drop_database("Stock")
+    is_dropped.set()
+    assert has_ended.wait(DEADLINE)
+    instance.close()
+    assert caplog.messages == []
 
 
 def test_a_timer_fires_in_the_background(notified_only: Instance, sales: Database) -> None:

@@ -7,7 +7,7 @@ import random as randomness
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -276,6 +276,7 @@ class DatabaseContext:
         self.drained_version: int | None = None
         self.public: Any = None
         self._is_removed = False
+        self._is_detached = False
         self._objects: Objects | None = None
         self._snapshot: tuple[Objects, NativeSnapshot] | None = None
 
@@ -348,6 +349,13 @@ class DatabaseContext:
         self._is_removed = True
         self.close()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the database was detached or dropped, so that its remaining work fails and need not be done."""
+        with suppress(StorageError):
+            self.instance.databases_list.all()  # another process may have detached it
+        return self._is_removed or self._is_detached
+
     def check_listed(self) -> None:
         """Raises `StorageError` if the database was detached or dropped while it was open."""
         if self._is_removed:
@@ -364,7 +372,8 @@ class DatabaseContext:
             return stored.load(reader)
 
     def _check_attached(self, found: Objects) -> None:
-        if not self._is_attached(found):
+        self._is_detached = not self._is_attached(found)
+        if self._is_detached:
             raise self._detached_error()
 
     def _detached_error(self) -> StorageError:
@@ -389,9 +398,11 @@ _LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 def log_failure(database: DatabaseContext, message: str, error: Exception) -> str:
-    """Logs a failure, at most 20 lines a minute for each message and database; returns the reason as text."""
+    """Logs a failure, at most 20 lines a minute for each message and database, unless the database is gone; returns the reason as text."""
     is_expected = isinstance(error, SsbrokerError)
     reason = str(error) if is_expected else f"{type(error).__name__}: {error}"
+    if isinstance(error, StorageError) and database.is_gone:
+        return reason
     now = database.instance.microseconds()
     if database.instance.events.allows_line(message, level=logging.WARNING, source=database.name, now=now):
         with print_logging_errors():
