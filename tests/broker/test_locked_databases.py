@@ -13,9 +13,9 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker._well_known import DIALOG_TIMER
-from ssbroker.broker.database import Database
+from ssbroker.broker.database import Database, database_context
 from tests.broker import sample_databases
-from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, send, statuses, waiting
+from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, send, statuses, waiting
 
 DEADLINE = 60.0
 
@@ -84,6 +84,35 @@ def test_a_long_lock_never_delays_the_others_by_much(tmp_path: Path, caplog: pyt
                 late.append(time.monotonic() - due)
         assert max(late) < 3.0, late  # with a wait of `lock_timeout` for each attempt, it is more than 4 s
         assert sorted(body or b"" for body in wait_for_orders(stock, 2)) == [b"", b"two"]
+
+
+def test_a_commit_that_waits_does_not_delay_the_other_databases(tmp_path: Path) -> None:
+    """The committing thread has delivered its message, and waits to remove it from its own transmission queue."""
+    with Instance.create(tmp_path / "instance", name="shop", lock_timeout=DEADLINE * 10) as instance:
+        sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
+        other = sample_databases.shop(instance, "Other")
+        write_lock = database_context(sales).file.write_lock
+        is_sent = threading.Event()
+
+        def send_before_another() -> None:
+            with sales.transaction() as t:
+                t.send(t.begin_dialog(SHOP, STOCK), b"one")
+                is_sent.set()
+                while not write_lock.waiting:
+                    time.sleep(0.01)
+
+        sender = threading.Thread(target=send_before_another)
+        sender.start()
+        assert is_sent.wait(DEADLINE)
+        with locked(sales):
+            assert wait_for_orders(stock, 1) == [b"one"]
+            for _ in range(2):  # the thread delivers after it has fired timers
+                begin_timer(other)
+                with other.transaction() as t:
+                    assert t.receive(REPLIES, timeout=DEADLINE).num_rows
+            assert sender.is_alive()
+        sender.join()
+        assert waiting(sales) == []
 
 
 def test_a_contended_database_gets_its_messages(tmp_path: Path) -> None:

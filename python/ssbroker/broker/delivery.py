@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, Transmission
 from ssbroker.broker.dynamic_routing import SHORT_LOCK_TIMEOUT, DynamicRouting, RouteRequest, missing_route
 from ssbroker.broker.live_routes import Decision, LiveRoutes, explain
 from ssbroker.broker.local_delivery import LocalDelivery
-from ssbroker.broker.lock_patience import LockWait
+from ssbroker.broker.lock_patience import LockWait, delivery_lock_timeout
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.unit_of_work import database_transaction
 from ssbroker.exceptions import SsbrokerError
@@ -258,7 +257,7 @@ class Delivery:
         thread = get_ident()
         delivery_lock = self._delivery_locks.setdefault(database.database_id, WriteLock())
         try:
-            wait = lock_wait if isinstance(lock_wait, float) else math.inf
+            wait = delivery_lock_timeout(lock_wait)
             # After an interrupt before the release below, this thread still holds the lock.
             if delivery_lock.holder != thread and not delivery_lock.acquire(timeout=wait):
                 return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -74,6 +75,13 @@ LockWait = float | LockPatience | None
 def waiting_for(database: DatabaseContext, lock_wait: LockWait) -> AbstractContextManager[float | None]:
     """Provides the `lock_timeout` of transactions in the block."""
     return lock_wait.waiting_for(database) if isinstance(lock_wait, LockPatience) else nullcontext(lock_wait)
+
+
+def delivery_lock_timeout(lock_wait: LockWait) -> float:
+    """Returns the seconds to wait for another thread that delivers from the same database, and that may wait for a locked database."""
+    if isinstance(lock_wait, LockPatience):
+        return SHORT_WAIT
+    return math.inf if lock_wait is None else lock_wait
 
 
 def has_work_failed(database: DatabaseContext, lock_wait: LockWait) -> bool:
