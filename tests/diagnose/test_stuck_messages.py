@@ -442,6 +442,85 @@ SOUND = fleet(A=north(), SOUTH=south("TCP://north"))
             "could not forward",
             "Forwarded Message Dropped",
         ),
+        (
+            (
+                "Service Broker received an END CONVERSATION message on this conversation. Service Broker will not transmit the message; it "
+                "will be held until the application ends the conversation."
+            ),
+            "other side has ended the conversation",
+            "END CONVERSATION",
+        ),
+        (
+            (
+                "Unable to route the incoming message. The system database msdb containing routing information is not available. The broker "
+                "is disabled in msdb."
+            ),
+            "msdb is not available, its broker is disabled",
+            "ALTER DATABASE msdb",
+        ),
+        (
+            "Unable to route the incoming message. The system database msdb containing routing information is in SINGLE USER mode.",
+            "single-user mode",
+            "ALTER DATABASE msdb",
+        ),
+        ("Authentication failed with error: 'x'.", "do not agree on authentication", "AUTHENTICATION"),
+        (
+            (
+                "Service Broker connection was refused. The user account of the remote server is not permitted to log in to this SQL Server: "
+                "User account: 'CORP\\sql', IP address: '10.0.0.1'."
+            ),
+            "may not connect to the endpoint",
+            "CREATE LOGIN",
+        ),
+        ("Login protocol negotiation error occurred.", "do not agree on authentication", "AUTHENTICATION"),
+        (
+            "Service Broker/Database Mirroring network protocol error occurred.",
+            "another service uses the port",
+            "sys.tcp_endpoints",
+        ),
+        (
+            (
+                "An error occurred while looking up the public key certificate associated with this SQL Server instance: No certificate was "
+                "found."
+            ),
+            "certificate of the endpoint",
+            "master",
+        ),
+        (
+            "The security certificate bound to database principal (Id: 1) has been disabled for use with BEGIN DIALOG.",
+            "certificate for dialog security is not active",
+            "ACTIVE FOR BEGIN_DIALOG = ON",
+        ),
+        (
+            (
+                "A database user associated with the secure conversation was dropped before credentials had been exchanged with the far "
+                "endpoint."
+            ),
+            "was dropped from the user database",
+            "CREATE USER",
+        ),
+        (
+            "Locating routes and security information via the Broker Configuration Service.",
+            "waits for the answer",
+            "END CONVERSATION",
+        ),
+        ("The broker mirroring manager has not fully initialized.", "mirrored routes", "mirrored route"),
+        ("The target service broker is unreachable.", "next hop cannot be reached", "host and port"),
+        (
+            "The Service Broker in the target database is unavailable: 'The database is in single-user mode.'.",
+            "single-user mode",
+            "SET MULTI_USER",
+        ),
+        (
+            "The Service Broker in the target database is unavailable: 'The database is in read-only mode.'.",
+            "target is read-only",
+            "SET READ_WRITE",
+        ),
+        (
+            "The Service Broker in the target database is unavailable: 'The database is a replica of a mirrored database.'.",
+            "the mirror of a mirrored pair",
+            "MIRROR_ADDRESS",
+        ),
     ],
 )
 def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, remedy: str) -> None:
@@ -459,6 +538,16 @@ def test_status_gives_the_cause_if_routing_is_sound(status: str, cause: str, rem
             "The target service name could not be found. Ensure that the service name is specified correctly.",
             "no route led to the service",
         ),
+        (
+            "The target service name matched a LOCAL route, but there is no service by that name in the local SQL Server instance.",
+            "no route led to the service",
+        ),
+        ("Could not find the target broker in the local SQL Server instance.", "no route led to the service"),
+        (
+            "Classification has been delayed because the routing information is currently being updated.",
+            "the routes were being changed",
+        ),
+        ("Invalid address specified: 'TCP://'.", "the address of the route was not valid"),
         (
             '9792: the route to "Stock" leads through this instance to another one, but message forwarding is disabled',
             "the route led through an instance whose message forwarding was disabled",

@@ -49,10 +49,21 @@ _PATTERNS: Final = (
         "conversation once the cause is corrected.",
     ),
     _pattern(
-        r"lacks? CONNECT permission|not have CONNECT permission|permission (?:was )?denied.*endpoint",
+        r"received an END CONVERSATION message on this conversation",
+        "the other side has ended the conversation, and no more messages are sent",
+        "RECEIVE the EndDialog message from the queue of the sender's service, then END CONVERSATION. Begin a new conversation for further messages.",
+    ),
+    _pattern(
+        r"system database msdb",
+        "messages from other instances cannot be routed, because msdb is not available, its broker is disabled, or it is in single-user mode",
+        "Check state_desc, is_broker_enabled and user_access_desc of msdb in sys.databases; then ALTER DATABASE msdb SET ONLINE, SET ENABLE_BROKER (stop SQL "
+        "Server Agent first), or SET MULTI_USER.",
+    ),
+    _pattern(
+        r"lacks? CONNECT permission|not have CONNECT permission|permission (?:was )?denied.*endpoint|not permitted to log in",
         "the login of the other instance may not connect to the endpoint",
         "On the instance that refuses the connection: GRANT CONNECT ON ENDPOINT::<endpoint> TO <login>, for the login of the certificate or of the service "
-        "account of the other instance.",
+        "account of the other instance; CREATE LOGIN first if this login does not exist.",
     ),
     _pattern(
         r"OS call failed|State 6[67]\b|\b(?:0x)?800903[0-9a-f]{2}\b",
@@ -75,19 +86,26 @@ _PATTERNS: Final = (
         "other side.",
     ),
     _pattern(
+        r"disabled for use with BEGIN DIALOG",
+        "the certificate for dialog security is not active; it belongs to the database principal with this id (1 is dbo), who owns the service or is the user "
+        "of the remote service binding",
+        "In the user database: ALTER CERTIFICATE <name> WITH ACTIVE FOR BEGIN_DIALOG = ON.",
+    ),
+    _pattern(
         r"no security certificate bound to (?:the )?database principal",
         "the database principal with this id (1 is dbo), usually the owner of the sender's service, has no certificate for dialog security",
         "In the sender's database: CREATE CERTIFICATE <name> AUTHORIZATION <principal> WITH SUBJECT = '<text>', and give its public key to the other side; or "
         "begin the dialog with ENCRYPTION = OFF.",
     ),
     _pattern(
-        r"lookup database principal ID",
-        "the database principal with this id, whose certificate secures the dialog, was dropped from the user database after the conversation began",
+        r"lookup database principal ID|database user associated with the secure conversation was dropped",
+        "the user whose certificate secures the dialog was dropped from the user database after the conversation began",
         "End the conversation. In the user database, use CREATE USER and CREATE CERTIFICATE to create the user and its certificate again, and "
         "correct the owner of the service or the user of the remote service binding. Then begin a new conversation.",
     ),
     _pattern(
-        r"State 8[89]\b|certificate.*(?:not found|not valid|expired)|(?:expired|invalid|unknown) certificate",
+        r"State 8[89]\b|certificate.*(?:not found|not valid|expired)|(?:expired|invalid|unknown) certificate|"
+        r"certificate associated with this SQL Server instance",
         "the certificate of the endpoint is unknown to the other instance, or has expired",
         "Check expiry_date in sys.certificates of master on both instances, and whether each has the certificate of the other; renew an expired "
         "certificate, and exchange the public keys.",
@@ -104,13 +122,13 @@ _PATTERNS: Final = (
         "Compare AUTHENTICATION of both endpoints in sys.service_broker_endpoints: both must offer WINDOWS, or both CERTIFICATE.",
     ),
     _pattern(
-        r"handshake failed|connection handshake",
+        r"handshake failed|connection handshake|authentication failed|protocol negotiation error",
         "the endpoints do not agree on authentication or encryption",
         "Look in the error logs of both instances; the log of the target states the reason. Compare AUTHENTICATION and ENCRYPTION in "
         "sys.service_broker_endpoints, the certificates in master, and GRANT CONNECT ON ENDPOINT.",
     ),
     _pattern(
-        r"\b10054\b|network name is no longer available|forcibly closed|reset by peer",
+        r"\b10054\b|network name is no longer available|forcibly closed|reset by peer|network protocol error",
         "the other side closes the connection: usually its endpoint refuses authentication or encryption, or another service uses the port",
         "Look in the error log of the target for a handshake error. Check that the port of the route is the port of its Service Broker "
         "endpoint (sys.tcp_endpoints), and that no firewall or proxy ends the connection.",
@@ -159,14 +177,24 @@ _PATTERNS: Final = (
         "ALTER AUTHORIZATION ON DATABASE::<database> TO sa, or to another SQL Server login; or let the account of SQL Server look up the account in the domain.",
     ),
     _pattern(
-        r"single user mode",
+        r"single[- ]user mode",
         "the database is in single-user mode, in which its broker delivers no messages",
         "Check user_access_desc in sys.databases for the database that the status names; then ALTER DATABASE <database> SET MULTI_USER.",
     ),
     _pattern(
-        r"acting as a mirror database",
+        r"acting as a mirror database|replica of a mirrored database",
         "the database is the mirror of a mirrored pair here, and cannot be opened",
         "The route needs the address of the principal as ADDRESS, and the address of the other partner as MIRROR_ADDRESS, with the BROKER_INSTANCE of the database.",
+    ),
+    _pattern(
+        r"database is in read-only mode",
+        "the database of the target is read-only, so its queues accept no messages",
+        "Check is_read_only in sys.databases of the target's instance; ALTER DATABASE <database> SET READ_WRITE.",
+    ),
+    _pattern(
+        r"mirroring routes|broker mirroring manager",
+        "mirrored routes cannot be used at the moment",
+        "Delivery is retried automatically. If the status remains, look in the error log of the sender's instance, and check both addresses of the mirrored route.",
     ),
     _pattern(
         r"participating in an availability group",
@@ -240,7 +268,25 @@ _PATTERNS: Final = (
         "the catalog contains the current routes of the instance.",
     ),
     _pattern(
+        r"routing information is currently being updated",
+        "at the last attempt, the routes were being changed",
+        "Delivery is retried automatically after at most about a minute.",
+        is_routing=True,
+    ),
+    _pattern(
+        r"locating routes and security information",
+        "the instance has asked the service SQL/ServiceBroker/BrokerConfiguration for a route or a remote service binding, and waits for the answer",
+        "Check that the program of this service runs and ends each request with END CONVERSATION, and that the broker of its database is enabled.",
+    ),
+    _pattern(
+        r"invalid address specified",
+        "at the last attempt, the address of the route was not valid",
+        "Correct the address with ALTER ROUTE: TCP://<host>:<port>. A route to TRANSPORT needs a service name that begins with such an address.",
+        is_routing=True,
+    ),
+    _pattern(
         r"no route|no target broker was found|could not be classified|cannot be classified|classif|service (?:name )?(?:was |could )?not (?:be )?found|"
+        r"could not find the target broker|matched a LOCAL route|"
         r"\b97(?:50|70|8[57]|9[356])\b|does not match any route",
         "at the last attempt, no route led to the service",
         "Compare the service name (case counts), broker id and lifetime of the routes with those of the conversation. Delivery is retried "
@@ -275,7 +321,7 @@ _PATTERNS: Final = (
         "initiator's service.",
     ),
     _pattern(
-        r"\b9754\b|cannot be reached|connection attempt failed",
+        r"\b9754\b|cannot be reached|connection attempt failed|target service broker is unreachable",
         "the next hop cannot be reached",
         "Test the host and port of the route from the sending machine, and check that the endpoint of the target is started.",
     ),
