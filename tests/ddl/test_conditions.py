@@ -231,6 +231,9 @@ def test_undecided_condition_takes_no_branch(condition: str) -> None:
         "EXEC sys.sp_executesql @stmt = N'CREATE ROUTE R WITH ADDRESS = ''LOCAL'''",
         "sp_executesql N'CREATE ROUTE R WITH ADDRESS = ''LOCAL'''",
         "DECLARE @a nvarchar(max) SET @a = N'CREATE ROUTE R ' SET @a += N'WITH ADDRESS = ''LOCAL''' EXEC (@a)",
+        "DECLARE @a nvarchar(max) SELECT @a = N'CREATE ROUTE R WITH ADDRESS = ''LOCAL''' EXEC (@a)",
+        "DECLARE @a nvarchar(99), @b nvarchar(9) SELECT @b = N'R'\nSELECT @a = N'CREATE ROUTE ' + @b + N' WITH ADDRESS = ''LOCAL'''\nEXEC (@a)",
+        "DECLARE @a nvarchar(99), @b nvarchar(9)\nSELECT @b = N'R', @a = N'CREATE ROUTE R WITH ADDRESS = ''LOCAL'''\nEXEC (@a)",
         "DECLARE @a nvarchar(9) = 'R'; DECLARE @s nvarchar(99) = CONCAT('CREATE ROUTE ', @a, ' WITH ADDRESS = ''LOCAL'''); EXEC @r = sp_executesql @s",
         "EXEC (N'EXEC (N''CREATE ROUTE R WITH ADDRESS = ''''LOCAL'''''')')",
         "EXEC sp_executesql N'IF @n = 1 CREATE ROUTE R WITH ADDRESS = ''LOCAL''', N'@n int', @n = 1",
@@ -239,6 +242,29 @@ def test_undecided_condition_takes_no_branch(condition: str) -> None:
 )
 def test_text_of_exec_is_executed(call: str) -> None:
     assert names(read("USE Sales", "GO", call)) == ["AutoCreatedLocal", "R"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "SELECT 1 FROM dbo.T",
+        "SELECT a FROM dbo.T UNION ALL\nSELECT a FROM dbo.U",
+        "INSERT INTO dbo.T (a) VALUES (1)",
+        "INSERT INTO dbo.T (a)\nSELECT a FROM dbo.U EXCEPT SELECT 1",
+        "INSERT INTO dbo.T EXEC dbo.p",
+        ";WITH x AS (SELECT 1 AS a)\nSELECT a FROM x",
+        ";WITH x AS (SELECT a FROM dbo.T) DELETE FROM x",
+        "UPDATE dbo.T\nSET a = 1",
+        "CREATE TABLE #t (a int)",
+        "DECLARE c CURSOR FOR\nSELECT a FROM dbo.T",
+    ],
+)
+@pytest.mark.parametrize("assign", ["SET", "SELECT"])
+def test_an_assignment_may_follow_any_statement_without_a_semicolon(before: str, assign: str) -> None:
+    text = "CREATE ROUTE R WITH ADDRESS = ''LOCAL''"
+    with pytest.warns(DdlWarning, match=r"skipped 1 statement not about routing: 1 [A-Z ]+$"):
+        script = read("USE Sales", "DECLARE @a nvarchar(99)", before, f"{assign} @a = N'{text}'", "EXEC (@a)")
+    assert names(script) == ["AutoCreatedLocal", "R"]
 
 
 def test_options_that_are_not_about_service_broker_are_no_loss() -> None:

@@ -43,14 +43,17 @@ _LINE_STARTERS: Final = {
     "EXEC": ("INSERT",),
     "EXECUTE": ("INSERT",),
     "INSERT": ("MERGE", "WITH"),
-    "SELECT": ("CREATE", "DECLARE", "INSERT", "SELECT", "WITH"),
     "SEND": (),
     "SET": ("ALTER", "MERGE", "UPDATE"),
-    "UPDATE": ("ALTER", "CREATE", "DECLARE", "MERGE", "SELECT", "WITH"),
+    "UPDATE": ("ALTER", "CREATE", "MERGE", "SELECT", "WITH"),
 }
 # Statements that cannot contain the words in `_SHORT_ENDS`, so that such a word starts another statement.
 _SHORT: Final = frozenset({"COMMIT", "DECLARE", "EXEC", "EXECUTE", "PRINT", "RAISERROR", "ROLLBACK", "SET"})
-_SHORT_ENDS: Final = frozenset({"EXEC", "EXECUTE", "SELECT", "SET"})
+_SHORT_ENDS: Final = frozenset({"EXEC", "EXECUTE", "SET"})
+# A SELECT after one of these words is part of the same statement.
+_BEFORE_QUERY: Final = frozenset({"ALL", "AS", "EXCEPT", "FOR", "INTERSECT", "UNION"})
+# After these words, a SELECT is not the query of the same INSERT or WITH.
+_INSTEAD_OF_QUERY: Final = frozenset({"DELETE", "EXEC", "EXECUTE", "MERGE", "SELECT", "UPDATE", "VALUES"})
 # Statements that cannot contain EXEC.
 _QUERIES: Final = frozenset({"DELETE", "FETCH", "SELECT", "UPDATE"})
 _PERMISSIONS: Final = ("GRANT", "DENY", "REVOKE")
@@ -266,6 +269,7 @@ def skip_simple(cursor: TokenCursor) -> None:
         cursor.take()
     permissions = head in _PERMISSIONS  # `GRANT CREATE ROUTE TO ...` is not a CREATE ROUTE
     is_query = head in _QUERIES
+    takes_query, takes_set = head in ("INSERT", "WITH"), head == "UPDATE"
     depth = cases = 0
     while not cursor.at_end:
         key = cursor.key
@@ -274,6 +278,12 @@ def skip_simple(cursor: TokenCursor) -> None:
                 break
             if _starts_statement(cursor, head):
                 break
+            if key == "SELECT" and not takes_query and cursor.ahead(-1).key not in _BEFORE_QUERY:
+                break
+            if key == "SET" and head == "UPDATE" and not takes_set:
+                break
+            takes_query = takes_query and key not in _INSTEAD_OF_QUERY
+            takes_set = takes_set and key != "SET"
             is_query |= head == "INSERT" and key in ("SELECT", "VALUES")
         elif key == ";" and depth == 0:
             break
@@ -292,7 +302,7 @@ def _starts_statement(cursor: TokenCursor, head: str) -> bool:
         return follower != "EXISTS" or cursor.ahead(2).key == "("  # not DROP TABLE IF EXISTS
     if key == "GRANT":
         return follower != "OPTION"
-    if head in _SHORT and key in _SHORT_ENDS and not (head == "DECLARE" and key == "SELECT"):
+    if head in _SHORT and key in _SHORT_ENDS:
         return True
     if key in _STATEMENT_STARTERS or known_statement(cursor) is not None or cursor.is_label():
         return True
