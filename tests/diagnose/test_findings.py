@@ -11,7 +11,8 @@ import pytest
 
 from ssbroker import OptionError, SchemaError
 from ssbroker.catalog.details import InstanceDetails, QueueDetails, ServiceDetails
-from ssbroker.diagnose import FINDINGS, Fleet, lint, reachability
+from ssbroker.ddl.system_objects import SYSTEM_SERVICES
+from ssbroker.diagnose import FINDINGS, Fleet, lint, reachability, trace
 from tests.diagnose.finding_cases import fleet, north, passing, south
 from tests.oracle.world import Database, Service, World
 from tests.rules.setting import ELSEWHERE, MSDB, SALES, STORES, here, route
@@ -76,6 +77,26 @@ def test_local_wildcard_without_services_is_not_shadowed_by_later_classes(wildca
     )
     (finding,) = (finding for finding in lint(catalog_of(world), at=NOW) if finding.code == "SSB002")
     assert (finding.severity, finding.object, finding.related, finding.scripts) == ("info", 'route "route 1"', (), ())
+
+
+def test_services_that_every_database_of_sql_server_has_are_no_problem() -> None:
+    """An export of all rows of sys.services contains them."""
+
+    def exported(world: World, *services: tuple[str, str]) -> World:
+        databases = (*world.databases, Database(name="model", is_broker_enabled=False))
+        system = ((database.name, name) for database in databases for name in SYSTEM_SERVICES)
+        named = tuple(Service(database=database, name=name) for database, name in (*services, *system))
+        return replace(world, databases=databases, services=named)
+
+    a = exported(
+        here(route(1, "TCP://b", service="Stock"), route(30, "LOCAL", table=MSDB), own=("TCP://a",)),
+        ("Sales", "urn:Orders"),
+    )
+    routes = route(1, "TCP://a", service="urn:Orders", table="Stores"), route(20, "LOCAL", table=MSDB)
+    b = exported(replace(here(*routes, own=("TCP://b",)), databases=(Database(name="Stores"),)), ("Stores", "Stock"))
+    whole = fleet(A=a, B=b)
+    assert [str(finding) for finding in lint(whole, at=NOW)] == []
+    assert trace(whole, "Stock", instance="A", database="Sales", at=NOW).always_delivered
 
 
 @pytest.mark.rule("R42")

@@ -16,6 +16,7 @@ import pyarrow.compute
 
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.ddl.system_objects import SYSTEM_SERVICES
 
 pc: Any = pyarrow.compute  # its stubs lack dictionary encoding
 
@@ -159,6 +160,21 @@ def lacks_msdb(catalog: Catalog) -> bool:
 
 EXPORT_MSDB: Final = "export the rows of sys.routes in msdb too; AutoCreatedLocal is one of them, unless it was dropped"
 """What to do about tables without `msdb`."""
+
+
+def without_system_services(catalog: Catalog) -> Catalog:
+    """Returns a catalog without the services that every database of SQL Server has; the catalog itself if it lists none of them."""
+    is_system = pc.is_in(pc.cast(catalog.services["name"], pa.string()), value_set=pa.array([*SYSTEM_SERVICES]))
+    if not pc.any(is_system).as_py():
+        return catalog
+    return Catalog(
+        catalog.routes,
+        catalog.databases,
+        catalog.services.filter(pc.invert(is_system)),
+        addresses=catalog.addresses,
+        message_forwarding=catalog.message_forwarding,
+        pending_requests=catalog.pending_requests,
+    ).with_details(catalog.details)
 
 
 def with_databases(catalog: Catalog, rows: list[dict[str, Any]]) -> Catalog:

@@ -16,7 +16,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptNote
 from ssbroker.diagnose import database_checks, route_checks, service_checks
 from ssbroker.diagnose.assumed_broker_ids import assumed_ids_of
-from ssbroker.diagnose.catalog_rows import EXPORT_MSDB, lacks_msdb, read_tables
+from ssbroker.diagnose.catalog_rows import EXPORT_MSDB, lacks_msdb, read_tables, without_system_services
 from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings, Subject
 from ssbroker.diagnose.fleet import Fleet, how_to_state_address
@@ -116,7 +116,9 @@ def lint(
     except OverflowError:
         until = datetime.max.replace(tzinfo=now.tzinfo)
     given = Fleet.of(fleet)
-    assumed = assumed_ids_of(given)
+    checked = {instance: without_system_services(catalog) for instance, catalog in given.items()}
+    is_same = all(catalog is given[instance] for instance, catalog in checked.items())
+    assumed = assumed_ids_of(given if is_same else Fleet(checked))
     context = CheckContext(fleet=assumed.fleet, now=now, until=until, assumed=assumed.databases)
     found = problems(context)
     prover = RemedyProver(context, problems, found)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ssbroker._text import restore_spaces
+from ssbroker.ddl.system_objects import SYSTEM_SERVICES
 from ssbroker.diagnose.known_addresses import KnownAddresses
 from ssbroker.diagnose.problems import listed_names
 from ssbroker.diagnose.reachability import ReachabilitySets, Start
@@ -46,6 +47,8 @@ class ReturnPaths:
         # An unknown address may belong to the initiator's instance if the address of that instance is not known.
         is_stated = start.instance not in self._unstated
         for service in tables.services.get(start.database, ()):
+            if service in SYSTEM_SERVICES:  # they start no conversations with services of other instances
+                continue
             codes = array("i", self.reach.codes(service, tables.databases[start.database].broker))
             certain = (
                 code

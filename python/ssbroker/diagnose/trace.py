@@ -13,6 +13,7 @@ from ssbroker._arguments import optional_guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, restore_spaces, route_name, shortened_list
 from ssbroker.advice import unstated_ids_text
 from ssbroker.catalog.catalog import Catalog
+from ssbroker.ddl.system_objects import SYSTEM_SERVICES
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds, assumed_ids_of
 from ssbroker.diagnose.catalog_rows import MSDB
@@ -496,7 +497,7 @@ class Tracer:
         rows = self._graph.at(forward.instance).tables
         service = from_service_name
         if service is None:
-            service = min(rows.services.get(forward.database, ()), default=None)
+            service = min(set(rows.services.get(forward.database, ())) - SYSTEM_SERVICES.keys(), default=None)
         if service is None:
             return forward
         found = {
