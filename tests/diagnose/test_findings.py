@@ -99,6 +99,24 @@ def test_services_that_every_database_of_sql_server_has_are_no_problem() -> None
     assert trace(whole, "Stock", instance="A", database="Sales", at=NOW).always_delivered
 
 
+def test_a_forwarder_needs_no_return_route_to_the_services_of_msdb() -> None:
+    """Every msdb of SQL Server has services, such as those of Database Mail, which send nothing to other instances."""
+    forwarder = here(
+        route(1, "TCP://north", service="Orders", table=MSDB),
+        route(2, "TCP://south", service="Stock", table=MSDB),
+        services=((MSDB, "InternalMailService"),),
+        own=("TCP://hub",),
+        forwarding=True,
+    )
+    back = route(1, "TCP://hub", service="Orders", table="Stores")
+    whole = fleet(
+        NORTH=north("LOCAL", sender="TCP://hub"),
+        HUB=replace(forwarder, databases=()),
+        SOUTH=replace(south(), routes=(*south().routes, back)),
+    )
+    assert [finding.where for finding in lint(whole, at=NOW) if finding.severity == "error"] == []
+
+
 @pytest.mark.rule("R42")
 def test_route_back_to_the_sender_is_found() -> None:
     """B drops what comes from A, which has the service itself: no loop, since A would deliver what comes from others."""

@@ -8,11 +8,22 @@ from typing import Final, NamedTuple
 
 from ssbroker._text import restore_spaces
 from ssbroker.ddl.system_objects import SYSTEM_SERVICES
+from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.known_addresses import KnownAddresses
 from ssbroker.diagnose.problems import listed_names
 from ssbroker.diagnose.reachability import ReachabilitySets, Start
 from ssbroker.diagnose.routing_graph import Ends, RoutingEnd, RoutingGraph
 from ssbroker.diagnose.trace import end_text
+
+_SERVICES_OF_MSDB: Final = frozenset(
+    {
+        "ExternalMailService",
+        "InternalMailService",
+        "SQL/Notifications/ProcessWMIEventProviderNotification/v1.0",
+        "syspolicy_event_listener",
+    }
+)
+"""The services of Database Mail, WMI alerts and policy-based management in msdb."""
 
 
 class ReturnPath(NamedTuple):
@@ -47,8 +58,8 @@ class ReturnPaths:
         # An unknown address may belong to the initiator's instance if the address of that instance is not known.
         is_stated = start.instance not in self._unstated
         for service in tables.services.get(start.database, ()):
-            if service in SYSTEM_SERVICES:  # they start no conversations with services of other instances
-                continue
+            if service in SYSTEM_SERVICES or (start.database == MSDB and service in _SERVICES_OF_MSDB):
+                continue  # they start no conversations with services of other instances
             codes = array("i", self.reach.codes(service, tables.databases[start.database].broker))
             certain = (
                 code
