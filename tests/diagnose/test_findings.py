@@ -99,6 +99,58 @@ def test_services_that_every_database_of_sql_server_has_are_no_problem() -> None
     assert trace(whole, "Stock", instance="A", database="Sales", at=NOW).always_delivered
 
 
+def severity_of_missing_return_route(whole: Fleet) -> str:
+    (finding,) = (finding for finding in lint(whole, at=NOW) if finding.code == "SSB017")
+    return finding.severity
+
+
+@pytest.mark.parametrize(("contracts", "severity"), [(1, "warning"), (0, "error")])
+def test_a_missing_return_route_is_a_warning_if_another_service_may_start_the_conversations(
+    contracts: int, severity: str
+) -> None:
+    """A service without a contract can only start conversations."""
+    sender = north(sender="TCP://south")
+    sales = replace(sender, services=(*sender.services, Service(database="Sales", name="Billing")))
+    back = route(1, "TCP://north", service="Orders", table="Stores")
+    details = InstanceDetails(
+        services={
+            ("Sales", "Orders"): ServiceDetails(queue="q", accepts_conversations=True),
+            ("Sales", "Billing"): ServiceDetails(queue="q", accepts_conversations=contracts > 0),
+        }
+    )
+    whole = Fleet(
+        {
+            "NORTH": catalog_of(sales).with_details(details),
+            "SOUTH": catalog_of(replace(south(), routes=(*south().routes, back))),
+        }
+    )
+    assert severity_of_missing_return_route(whole) == severity
+
+
+def test_a_missing_return_route_is_a_warning_if_the_routes_may_be_for_replies_only() -> None:
+    """The copies share the load of the conversations from NORTH, to whose service they only reply."""
+    copies = {
+        name: replace(
+            here(
+                route(1, "TCP://north", service="Orders", table="Stores"),
+                route(20, "LOCAL", table=MSDB),
+                services=(("Stores", "Stock"),),
+                own=(f"TCP://{name.lower()}",),
+            ),
+            databases=(Database(name="Stores"),),
+        )
+        for name in ("SOUTH", "WEST")
+    }
+    sender = replace(
+        north("LOCAL"),
+        routes=(
+            *north("LOCAL").routes[1:],
+            *(route(number, f"TCP://{to}", service="Stock") for number, to in enumerate(("south", "west"), start=1)),
+        ),
+    )
+    assert severity_of_missing_return_route(fleet(NORTH=sender, **copies)) == "warning"
+
+
 def test_a_forwarder_needs_no_return_route_to_the_services_of_msdb() -> None:
     """Every msdb of SQL Server has services, such as those of Database Mail, which send nothing to other instances."""
     forwarder = here(

@@ -25,7 +25,7 @@ def test_remedies_of_random_broken_fleets_are_right(seed: int, tmp_path: Path) -
 def test_most_errors_have_a_remedy(tmp_path: Path) -> None:
     """Otherwise the test above would check nothing."""
     counts: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in range(24):
         failures_of(seed, tmp_path, counts)
     assert counts["errors with a proven remedy"] > 0.6 * counts["errors"] > 0
 

@@ -14,7 +14,7 @@ from ssbroker.advice import broker_command
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute
 from ssbroker.diagnose.check_context import CheckContext
-from ssbroker.diagnose.findings import Subject
+from ssbroker.diagnose.findings import Severity, Subject
 from ssbroker.diagnose.problems import Concern, Problem, listed_names, problem_about, qualified_route
 from ssbroker.diagnose.reachability import ReachabilitySets, Start, all_services
 from ssbroker.diagnose.remedies import (
@@ -567,7 +567,25 @@ def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str
             used={reach.starts[initiators[number][0]]: targets[initiators[number][0]][target] for number, _ in numbers},
             related=[shown_names[number] for number, _ in numbers],
             stale=_first_of(stale, reach.starts[target], [initiators[number][1] for number, _ in numbers]),
+            severity="warning"
+            if all(_may_start_nothing(context, paths, targets, *initiators[number], target) for number, _ in numbers)
+            else None,
         )
+
+
+def _may_start_nothing(
+    context: CheckContext, paths: ReturnPaths, targets: dict[int, dict[int, str]], start: int, service: str, target: int
+) -> bool:
+    """Returns whether a service perhaps starts no conversations with a target.
+
+    Another service of its database may start them, or the routes to the target may be for replies only.
+    """
+    initiator, other = paths.reach.starts[start], paths.reach.starts[target]
+    if not context.accepts(*initiator, service):
+        return False  # it can only start conversations
+    is_answered = any(codes[target] in certain for _, codes, certain in paths.to(initiator))
+    is_target = start in targets.get(target, ())
+    return is_answered or (is_target and any(codes[start] in certain for _, codes, certain in paths.to(other)))
 
 
 def _first_of(
@@ -586,6 +604,7 @@ def _no_return_route(
     used: dict[Start, str],
     related: list[str],
     stale: FleetRoute | None,
+    severity: Severity | None,
 ) -> Problem:
     others = len(related) - 1
     others_text = f" or to {quantity(others, 'other service')} that may have started one" if others else ""
@@ -601,6 +620,7 @@ def _no_return_route(
         database=target.database,
         services=dict.fromkeys(name for _, name in initiators),
         related=related if stale is None else [*related, qualified_route(target.instance, stale)],
+        severity=severity,
         candidates=() if stale else _return_candidates(context, target, initiators, ends, used),
         concerns=[Concern(start.instance, start.database, name) for start, name in used.items()],
     )
