@@ -82,6 +82,12 @@ def test_other_permissions_in_a_list_are_reported(instance: Instance, keyed: Dat
     assert granted(keyed)["Ann"] == "GRANT"
 
 
+def test_permissions_of_roles_are_reported(instance: Instance, keyed: Database) -> None:
+    with pytest.warns(DdlWarning, match=r"DENY SEND \[.*\]: skipped guest: roles and guest are not supported"):
+        instance.execute(f"DENY SEND ON {SERVICE} TO guest, Ann")
+    assert granted(keyed)["Ann"] == "DENY"
+
+
 def test_no_user_can_be_named_public(keyed: Database) -> None:
     """A grant to PUBLIC would be one to that user alone."""
     with pytest.raises(BrokerError, match=r"15023: the user 'public' already exists"):

@@ -23,6 +23,30 @@ def test_services_are_in_order_of_creation() -> None:
     assert services(script) == [("Sales", "//B"), ("Sales", "//A"), ("HR", "//A")]
 
 
+def test_roles_are_skipped_where_they_are_named() -> None:
+    """SQL Server accepts them as owners and grantees; there is no role here, so the owner is dbo."""
+    script, notes = skipped(
+        "CREATE DATABASE Sales",
+        "GO",
+        "USE Sales",
+        "CREATE QUEUE Q",
+        "IF DATABASE_PRINCIPAL_ID(N'Senders') IS NULL CREATE ROLE Senders AUTHORIZATION dbo",
+        "CREATE SERVICE [//A] AUTHORIZATION [db_owner] ON QUEUE Q ([DEFAULT])",
+        "CREATE SERVICE [//B] AUTHORIZATION senders ON QUEUE Q ([DEFAULT])",
+        "GRANT SEND ON SERVICE::[//A] TO Senders, public, guest",
+        "ALTER AUTHORIZATION ON SERVICE::[//A] TO [Senders]",
+    )
+    assert services(script) == [("Sales", "//A"), ("Sales", "//B")]
+    why = "roles and guest are not supported; name users instead"
+    assert notes[1:] == [
+        f"routes.sql:6: CREATE SERVICE [//A]: skipped db_owner: {why}",
+        f"routes.sql:7: CREATE SERVICE [//B]: skipped senders: {why}",
+        f"routes.sql:8: GRANT SEND [//A]: skipped Senders, guest: {why}",
+        f"routes.sql:9: ALTER AUTHORIZATION [//A]: skipped Senders: {why}",
+    ]
+    assert not any(note.is_problem for note in script.notes)
+
+
 def test_queues_and_services_are_altered_and_dropped() -> None:
     script = read(
         "USE Sales",

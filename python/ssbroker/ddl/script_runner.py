@@ -85,6 +85,20 @@ _DATABASE_PROCEDURES: Final = frozenset(["sp_attach_db", "sp_attach_single_file_
 _SECURITY_KINDS: Final = frozenset(
     {"CREATE LOGIN", "ALTER LOGIN", "DROP LOGIN", "GRANT ON ENDPOINT", "DENY ON ENDPOINT", "REVOKE ON ENDPOINT"}
 )
+_FIXED_ROLES: Final = frozenset(
+    {
+        "db_accessadmin",
+        "db_backupoperator",
+        "db_datareader",
+        "db_datawriter",
+        "db_ddladmin",
+        "db_denydatareader",
+        "db_denydatawriter",
+        "db_owner",
+        "db_securityadmin",
+    }
+)
+"""The roles of every database; they can own objects, but are not granted permissions."""
 _MISSING: Final = frozenset({15151, 3701, 911})
 _CREATED: Final = re.compile(r"\bCREATE ([A-Z]+(?: [A-Z]+)*)")
 _AWAITED: Final = _MISSING | {15581}
@@ -147,6 +161,8 @@ class ScriptRunner:
         self.run_count = 0
         self.seen_count = 0
         self.queue_names: Final[set[str]] = set()
+        self._role_names: Final[set[str]] = {"guest"}
+        """The names of the roles in the scripts, without case, and of the user who stands for all logins without a user."""
         self._lenient: Final = lenient
         self._collects: Final = collects
         self._deferred: list[_Deferred] | None = [] if any_order else None
@@ -178,6 +194,10 @@ class ScriptRunner:
             match one.statement:
                 case statements.CreateQueue(queue) | statements.AlterQueue(queue) | statements.DropQueue(queue):
                     self.queue_names.add(folded(queue.name))
+                case statements.Skipped(created=("ROLE", name)):
+                    self._role_names.add(folded(name))
+                case statements.CreateUser(name):  # in another database, the name may be that of a role
+                    self._role_names.discard(folded(name))
         return parsed
 
     def run(self, target: ScriptTarget, source: ScriptSource, batch: ParsedBatch, *, is_repeated: bool = False) -> bool:
@@ -342,11 +362,19 @@ class ScriptRunner:
                 if kind == "RAISERROR":
                     self._throw_again(frame)
                 _forget_changed(frame, skipped)
-                if created is not None:
+                if created is not None and created[0] != "ROLE":
                     self._others[folded(target.current or ""), folded(created[1])] = created[0]
                 self._skip(source, parsed, kind)
 
     def _run_known(self, target: ScriptTarget, source: ScriptSource, parsed: ParsedStatement) -> None:
+        roles, statement = self._without_roles(parsed.statement)
+        if roles:
+            text = f"skipped {', '.join(roles)}: roles and guest are not supported; name users instead"
+            self._note(source, parsed, "unsupported", text, parsed.verb or "")
+        if statement is not None:
+            self._run_on_target(target, source, replace(parsed, statement=statement))
+
+    def _run_on_target(self, target: ScriptTarget, source: ScriptSource, parsed: ParsedStatement) -> None:
         statement = parsed.statement
         if isinstance(statement, SecurityStatement) and (target.current in SYSTEM_DATABASES - {"msdb"}):
             self._note(source, parsed, "security", "skipped (transport security)", parsed.verb or "")
@@ -373,6 +401,20 @@ class ScriptRunner:
         self.run_count += not isinstance(statement, statements.UseDatabase)
         if remark is not None:
             self._note(source, parsed, remark.kind, remark.text, parsed.verb or "")
+
+    def _without_roles(self, statement: Statement) -> tuple[list[str], Statement | None]:
+        """Returns the roles to which a statement gives a permission or an object, and the rest of the statement; None if nothing is left of it."""
+        match statement:
+            case statements.SetPermission(users=users):
+                roles = [user for user in users if folded(user) in self._role_names]
+                others = tuple(user for user in users if user not in roles)
+                return roles, replace(statement, users=others) if others else None
+            case statements.CreateService(owner=str(owner)) | statements.CreateCertificate(owner=str(owner)):
+                if folded(owner) in self._role_names | _FIXED_ROLES:
+                    return [owner], replace(statement, owner=None)
+            case statements.SetOwner(user=user) if folded(user) in self._role_names | _FIXED_ROLES:
+                return [user], None
+        return [], statement
 
     def _follow_database(self, statement: Statement, current: str | None) -> None:
         """Records which databases the script has created."""
