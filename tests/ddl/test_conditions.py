@@ -298,6 +298,8 @@ def test_use_in_a_text_ends_with_the_text_after_an_error_too() -> None:
         ("EXEC ('CREATE ROUTE R WITH ADDRESS = ''' + @unknown + '''')", "CREATE ROUTE"),
         ("DECLARE @s nvarchar(9) = N'CREATE QUEUE ' + dbo.f() EXEC (@s)", "CREATE QUEUE"),
         ("EXEC ('DROP SERVICE s') AT OtherServer", "DROP SERVICE"),
+        ("EXEC (\"CREATE ROUTE R WITH ADDRESS = 'LOCAL'\")", "CREATE ROUTE"),
+        ('DECLARE @s nvarchar(99) SET @s = "DROP QUEUE q" EXEC (@s)', "DROP QUEUE"),
         ("EXEC [SQL02].Sales.sys.sp_executesql N'CREATE ROUTE R WITH ADDRESS = ''LOCAL'''", "CREATE ROUTE"),
         ("EXEC @r = SQL02.master..sp_executesql @stmt = N'ALTER DATABASE Sales SET DISABLE_BROKER'", "ALTER DATABASE"),
         ("EXEC SQL02.master.dbo.sp_MSforeachdb N'USE [?]; DROP QUEUE q'", "DROP QUEUE"),

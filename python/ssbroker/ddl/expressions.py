@@ -97,10 +97,11 @@ def fragments_in_value(found: Value) -> tuple[str, ...]:
 
 def fragments_in_tokens(tokens: Tokens, variable: Callable[[str], Value]) -> tuple[str, ...]:
     """Returns the fragments of Service Broker statements that an expression of texts and variables seems to contain."""
+    # With QUOTED_IDENTIFIER OFF, the default of sqlcmd, a name in double quotes is a text.
     values = [
-        token.text if token.kind == "string" else variable(token.text)
+        variable(token.text) if token.key.startswith("@") else token.text
         for token in tokens
-        if token.kind == "string" or token.key.startswith("@")
+        if token.kind in ("string", "name") or token.key.startswith("@")
     ]
     fragments = list(fragments_in_text(" ".join(one for one in values if isinstance(one, str))))
     fragments += [fragment for one in values if isinstance(one, Undecided) for fragment in one.holds]
