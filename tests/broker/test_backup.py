@@ -108,7 +108,8 @@ def storage_error_of(what: Callable[[], object]) -> StorageError | None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("full", "database or disk is full"), ("write", "cannot be written during the copy: disk I/O error")]
+    ("kind", "reason"),
+    [("full", "database or disk is full"), ("write", "cannot be written during the copy: disk I/O error")],
 )
 def test_a_backup_to_a_disk_that_is_full_or_fails_names_the_copy(tmp_path: Path, kind: Kind, reason: str) -> None:
     """Nothing of it is left, and the database is not reported as unreadable."""
@@ -166,7 +167,9 @@ def test_a_backup_of_a_file_that_cannot_be_read_names_the_source(tmp_path: Path)
             queue.put(bytes(50_000))
         source = instance.database("Queues").path
         vfs.is_failing = True
-        with pytest.raises(StorageError, match=r"Queues\.sqlite: cannot be read during the copy: disk I/O error$") as failed:
+        with pytest.raises(
+            StorageError, match=r"Queues\.sqlite: cannot be read during the copy: disk I/O error$"
+        ) as failed:
             instance.database("Queues").backup(tmp_path / "copy")
         vfs.is_failing = False
         assert failed.value.file == str(source)

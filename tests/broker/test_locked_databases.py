@@ -127,7 +127,9 @@ def test_a_contended_database_gets_its_messages(tmp_path: Path) -> None:
                     t.connection.execute("CREATE TABLE IF NOT EXISTS chairs (id INTEGER PRIMARY KEY)")
                     time.sleep(0.1)
 
-        writers = [threading.Thread(target=write) for _ in range(6)]  # each waits longer for its turn than the background thread does at first
+        writers = [
+            threading.Thread(target=write) for _ in range(6)
+        ]  # each waits longer for its turn than the background thread does at first
         for each in writers:
             each.start()
         try:

@@ -360,7 +360,9 @@ def test_a_message_that_cannot_be_scheduled_is_not_put(instance: Instance, sales
     sales.alter_queue("Jobs", status=False)
     with sales.transaction() as t:
         queue.put(b"now", transaction=t)
-        with pytest.raises(BrokerError, match=r"cannot be scheduled: 9617: the queue 'dbo.Jobs' is disabled; enable it"):
+        with pytest.raises(
+            BrokerError, match=r"cannot be scheduled: 9617: the queue 'dbo.Jobs' is disabled; enable it"
+        ):
             queue.put(b"later", at=timedelta(days=1), transaction=t)
     sales.alter_queue("Jobs", status=True)
     sales.set_broker("DISABLE_BROKER")

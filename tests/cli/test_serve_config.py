@@ -110,7 +110,10 @@ def test_default_settings_listen_on_port_4022_of_localhost(file: Path) -> None:
             "limits.max_unrouted_addresses: expected an integer from 1 to 1000000, got 9",
         ),
         (f"[limits]\nmax_message_bytes = {10**30}", "limits.max_message_bytes: expected an integer from 1 to "),
-        (f"[configuration]\nlifetime = {10**30}", "configuration.lifetime: expected an integer number of seconds from 1 to 2147483"),
+        (
+            f"[configuration]\nlifetime = {10**30}",
+            "configuration.lifetime: expected an integer number of seconds from 1 to 2147483",
+        ),
         ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
         (
             "lissen = 1",

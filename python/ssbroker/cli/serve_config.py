@@ -85,7 +85,9 @@ def parse_limit(value: Any, name: str) -> int:
 def parse_lifetime(value: Any, name: str) -> int:
     """Parses the lifetime of routes in seconds."""
     if parse_positive_integer(value, name) > LIFETIME_SECONDS_MAX:
-        raise OptionError(f"{name}: expected an integer number of seconds from 1 to {LIFETIME_SECONDS_MAX}, got {value!r:.80}")
+        raise OptionError(
+            f"{name}: expected an integer number of seconds from 1 to {LIFETIME_SECONDS_MAX}, got {value!r:.80}"
+        )
     return int(value)
 
 
