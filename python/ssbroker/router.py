@@ -324,8 +324,8 @@ class Router:
         Args:
             conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table, stream, dataset, DataFrame or list of dicts.
             now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
-            errors: What to do with a null service name or direction, an invalid GUID or an unknown database: `raise` an exception, or
-                `reject` the row and route the others.
+            errors: What to do with a null service name, a direction other than true, false, 1 and 0, an invalid GUID or an unknown
+                database: `raise` an exception, or `reject` the row and route the others.
 
         Returns:
             The decisions (`schemas.DECISIONS`), one row for each conversation, in the same order: a `RecordBatch` for a

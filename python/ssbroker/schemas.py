@@ -94,7 +94,7 @@ REJECTED_CONVERSATIONS: Final = _schema(
     pa.field("reason", pa.string(), nullable=False),
 )
 """Conversations that cannot be routed, from `Router.route` with `errors="reject"`: the row in the input, counted from 0, its first invalid
-column, the value (shortened) and the reason: `null`, `invalid_guid` or `unknown_database`."""
+column, the value (shortened) and the reason: `null`, `invalid_guid`, `unknown_database` or `out_of_range`."""
 
 _DIRECTION: Final = (
     pa.field("conversation_id", GUID, nullable=False),

@@ -43,6 +43,28 @@ def test_an_invalid_row_is_rejected_and_the_others_are_routed(invalid: InvalidVa
             assert decisions["outcome"].to_pylist() == expected[:row] + expected[row + 1 :]
 
 
+@pytest.mark.parametrize("integers", [pa.int8(), pa.uint64()], ids=str)
+def test_an_integer_that_is_no_boolean_is_rejected(integers: pa.DataType) -> None:
+    rows = pa.table(
+        {
+            "database": ["Sales", "Sales", "Nowhere", "Sales"],
+            "to_service_name": ["//a", "//a", "//a", "//a"],
+            "conversation_id": IDS[:4],
+            "is_initiator": pa.array([1, 2, 3, None], integers),
+        }
+    )
+    decisions, rejected = ROUTER.route(rows, now=NOW, errors="reject")
+
+    assert decisions.num_rows == 1
+    assert [tuple(row.values()) for row in rejected.to_pylist()] == [
+        (1, "is_initiator", "2", "out_of_range"),
+        (2, "database", "Nowhere", "unknown_database"),
+        (3, "is_initiator", None, "null"),
+    ]
+    with pytest.raises(ssbroker.InputError, match=r"^is_initiator, row 1: '2' is out of range; expected a bool, 1 or 0$"):
+        ROUTER.route(rows.slice(0, 2), now=NOW)
+
+
 def test_valid_input_gives_the_same_decisions_and_rejects_nothing() -> None:
     for form in FORMS.values():
         decisions, rejected = ROUTER.route(form(VALID), now=NOW, errors="reject")

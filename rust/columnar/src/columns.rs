@@ -191,26 +191,35 @@ impl<'a> Source<'a> {
     /// Returns an optional boolean column without nulls.
     pub(crate) fn booleans(&self, name: &str) -> Result<Option<BooleanArray>> {
         let Some(array) = self.nullable_booleans(name)? else { return Ok(None) };
-        self.reject_null_booleans(name, &array, 0, array.len())?;
+        self.check_booleans(name, &array, 0, array.len())?;
         Ok(Some(array))
     }
 
-    /// Reports the first null among `len` booleans from `start`.
-    pub(crate) fn reject_null_booleans(
-        &self,
-        name: &str,
-        array: &BooleanArray,
-        start: usize,
-        len: usize,
-    ) -> Result<()> {
+    /// Reports the first row without a boolean among `len` rows from `start` of a column from `nullable_booleans`.
+    pub(crate) fn check_booleans(&self, name: &str, array: &BooleanArray, start: usize, len: usize) -> Result<()> {
         if array.null_count() == 0 {
             return Ok(());
         }
         let null = (start..start + len).find(|&row| array.is_null(row));
-        null.map_or(Ok(()), |row| Err(self.null(name, row, "true or false")))
+        null.map_or(Ok(()), |row| Err(self.not_boolean(name, row)))
     }
 
-    /// Returns an optional boolean column.
+    #[cold]
+    fn not_boolean(&self, name: &str, row: usize) -> Error {
+        let integer = match self.column(name) {
+            Ok(Some(array)) if array.data_type().is_integer() => self.wide_integers(name, &array.slice(row, 1), "bool"),
+            _ => Ok(vec![None]),
+        };
+        match integer.as_deref() {
+            Ok([Some(value)]) => {
+                let text = value.to_string();
+                self.invalid(InvalidKind::Limit, name, row, Some(text.as_bytes()), "a bool, 1 or 0")
+            }
+            _ => self.null(name, row, "true or false"),
+        }
+    }
+
+    /// Returns an optional boolean column; integers other than 1 and 0 are null. `check_booleans` reports them.
     pub(crate) fn nullable_booleans(&self, name: &str) -> Result<Option<BooleanArray>> {
         let Some(array) = self.column(name)? else { return Ok(None) };
         Ok(Some(match array.data_type() {
@@ -228,14 +237,10 @@ impl<'a> Source<'a> {
     /// Reads 1 and 0, which SQL Server returns for `bit` columns, as booleans.
     fn booleans_of_integers(&self, name: &str, array: &ArrayRef) -> Result<BooleanArray> {
         let values = self.wide_integers(name, array, "bool")?;
-        let boolean = |(row, value): (usize, Option<i128>)| match value {
-            None => Ok(None),
-            Some(0 | 1) => Ok(value.map(|value| value == 1)),
-            Some(other) => {
-                Err(self.invalid(InvalidKind::Limit, name, row, Some(other.to_string().as_bytes()), "a bool, 1 or 0"))
-            }
-        };
-        values.into_iter().enumerate().map(boolean).collect()
+        Ok(values
+            .into_iter()
+            .map(|value| value.filter(|value| matches!(value, 0 | 1)).map(|value| value == 1))
+            .collect())
     }
 
     /// Returns the index of each row's value in a dictionary; `None` for null.

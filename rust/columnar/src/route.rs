@@ -287,7 +287,7 @@ impl RouteKernel {
 impl<'a> Conversations<'a> {
     fn check_directions(&self, start: usize, len: usize) -> Result<()> {
         let Some(flags) = &self.is_initiator else { return Ok(()) };
-        self.source.reject_null_booleans(columns::IS_INITIATOR, flags, start, len)
+        self.source.check_booleans(columns::IS_INITIATOR, flags, start, len)
     }
 
     fn read_names(&self, start: usize, len: usize, into: &mut BlockInput<'a>) -> Result<()> {
@@ -373,6 +373,7 @@ fn reason(kind: InvalidKind) -> &'static str {
         InvalidKind::Guid => "invalid_guid",
         InvalidKind::Null => "null",
         InvalidKind::UnknownDatabase => "unknown_database",
-        InvalidKind::Address | InvalidKind::Duplicate | InvalidKind::Limit => "invalid",
+        InvalidKind::Limit => "out_of_range",
+        InvalidKind::Address | InvalidKind::Duplicate => "invalid",
     }
 }
