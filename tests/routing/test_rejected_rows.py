@@ -61,7 +61,9 @@ def test_an_integer_that_is_no_boolean_is_rejected(integers: pa.DataType) -> Non
         (2, "database", "Nowhere", "unknown_database"),
         (3, "is_initiator", None, "null"),
     ]
-    with pytest.raises(ssbroker.InputError, match=r"^is_initiator, row 1: '2' is out of range; expected a bool, 1 or 0$"):
+    with pytest.raises(
+        ssbroker.InputError, match=r"^is_initiator, row 1: '2' is out of range; expected a bool, 1 or 0$"
+    ):
         ROUTER.route(rows.slice(0, 2), now=NOW)
 
 
