@@ -260,6 +260,7 @@ def test_trace_from_an_instance_with_one_database(folder: Path, run: Run) -> Non
     found = run(*given, "NORTH")
     assert (found.status, found.err) == (1, "")
     assert found == run(*given, "NORTH/Sales")
+    assert found == run(*given, "sales"), "SOUTH does not have this database"
 
 
 def test_status_of_trace_is_0_if_the_message_is_delivered(planned: Path, run: Run) -> None:

@@ -21,6 +21,8 @@ ID = str(uuid.UUID(int=99))
     [
         (["--from", "Sales"], {"database": "Sales"}),
         (["--from", "network/Sales"], {"database": "Sales"}),
+        (["--from", "sales"], {"database": "Sales"}),
+        (["--from", "Network/SALES"], {"database": "Sales"}),
         (
             ["--from", "Sales", "--broker-instance", COPIES[1]],
             {"database": "Sales", "to_broker_instance": COPIES[1]},

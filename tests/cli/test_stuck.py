@@ -100,6 +100,7 @@ def test_queue_of_an_instance_folder(served: tuple[Path, Path], run: Run) -> Non
     whole = run("stuck", shop, stock, "--queue", shop, "--json")
     assert [row["database"] for row in json.loads(whole.out)] == ["Sales"] * 3 + ["Billing"] * 3
     assert run("stuck", shop, stock, "--from", "shop", "--json").out == whole.out
+    assert run("stuck", shop, stock, "--from", "sales").out == given.out, "stock does not have this database"
     stated = run("stuck", shop, "--address", "shop=TCP://away:4022", "--from", "shop/Sales")
     assert "ELSEWHERE: sent to TCP://127.0.0.1" in stated.out
     assert "SSB009" in stated.out, "a route to its own address"
@@ -126,6 +127,10 @@ def test_queue_that_is_not_in_a_folder_must_be_specified(served: tuple[Path, Pat
     shop, stock = served
     for arguments, problem in (
         ((shop, stock), "--from: expected INSTANCE[/DATABASE], because several instances are loaded: shop, stock"),
+        (
+            (shop, stock, "--from", "Nowhere"),
+            "--from: 'Nowhere' is not an instance or a database; expected INSTANCE/DATABASE, with one of the instances shop, stock",
+        ),
         (
             ("--fleet", folder),
             "--queue: specify files with the rows of sys.transmission_queue, because no catalog is an instance folder",

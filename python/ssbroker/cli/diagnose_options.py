@@ -175,8 +175,8 @@ SHOWN_NAMES_MAX: Final = 10
 def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]:
     """Parses `INSTANCE/DATABASE` to both names, either of which may be omitted.
 
-    A single name is an instance if the fleet has several instances and one with this name; otherwise, it is a database.
-    The case of both names is ignored.
+    A single name is an instance if the fleet has several instances and one with this name; otherwise, it is a database,
+    of the only instance that has it. The case of both names is ignored.
 
     Examples:
         >>> from ssbroker import Catalog, schemas
@@ -193,7 +193,15 @@ def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]
         known = find_name(text, fleet)
         if len(fleet) > 1 and known is not None:
             return known, None
-        return None, find_name(text, database_names(fleet)) or text
+        database = find_name(text, database_names(fleet)) or text
+        owners = [name for name, catalog in fleet.items() if database in catalog.databases["name"].to_pylist()]
+        if len(fleet) > 1 and not owners:
+            expected = ", ".join(shortened_list(fleet, SHOWN_NAMES_MAX))
+            raise InputError(
+                f"--from: {text!r:.80} is not an instance or a database; expected INSTANCE/DATABASE, with one of the instances {expected}",
+                value=text,
+            )
+        return owners[0] if len(owners) == 1 else None, database
     if not instance or not database:
         raise InputError(
             f"--from: {text!r:.80} is not valid; expected INSTANCE/DATABASE, or one of the two names without the slash",
@@ -205,7 +213,7 @@ def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]
     return known, find_name(database, map(str, fleet[known].databases["name"].to_pylist())) or database
 
 
-def database_names(*fleets: Fleet) -> list[str]:
+def database_names(*fleets: Mapping[str, Catalog]) -> list[str]:
     """Returns the distinct names of the databases in fleets."""
     names = (str(name) for fleet in fleets for each in fleet.values() for name in each.databases["name"].to_pylist())
     return list(dict.fromkeys(names))

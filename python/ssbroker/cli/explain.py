@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.cli.diagnose_options import instance_name
+from ssbroker.cli.diagnose_options import database_names, instance_name
 from ssbroker.cli.options import (
     AtOption,
     CatalogArgument,
@@ -28,6 +28,7 @@ from ssbroker.cli.options import (
     suggesting_lenient,
 )
 from ssbroker.cli.terminal import fitted, print_prose
+from ssbroker.ddl.model import find_name
 from ssbroker.exceptions import OptionError
 from ssbroker.explain import render
 from ssbroker.router import Router
@@ -133,20 +134,20 @@ def explain(
 
 
 def _database(catalog: Catalog, path: Path, start: str | None) -> str:
-    """Returns the database that `DATABASE` or `INSTANCE/DATABASE` names, or the only user database."""
-    known = catalog.databases["name"].to_pylist()
+    """Returns the database that `DATABASE` or `INSTANCE/DATABASE` names in any case, or the only user database."""
+    known = database_names({instance_name(path): catalog})
     if start is not None:
         instance, _, database = start.partition("/")
         if not instance or not database or start in known:
-            return start
-        if instance != instance_name(path):
+            return find_name(start, known) or start
+        if find_name(instance, [instance_name(path)]) is None:
             raise OptionError(
                 f"--from: {path} contains the tables of the instance {instance_name(path)!r}, not those of {instance!r:.80}"
             )
-        return database
+        return find_name(database, known) or database
     if catalog.user_database is not None:
         return catalog.user_database
-    names = sorted(str(found) for found in known if found != "msdb")
+    names = sorted(found for found in known if found != "msdb")
     found = f"the databases {', '.join(names)}" if names else "no database other than msdb"
     raise OptionError(f"specify --from or --from-outside: the catalog has {found}")
 

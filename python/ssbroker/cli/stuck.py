@@ -98,7 +98,7 @@ def stuck(
         typer.Option(
             "--from",
             metavar="INSTANCE/DATABASE",
-            help="Instance and database of the queue. Omit the instance or the database if there is only one; omit the database also if a column names it.",
+            help="Instance and database of the queue. Omit the instance if only one has the database, and the database if the instance has only one or a column names it.",
         ),
     ] = None,
     output: Annotated[

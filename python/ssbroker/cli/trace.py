@@ -62,7 +62,7 @@ def trace(
         typer.Option(
             "--from",
             metavar="INSTANCE/DATABASE",
-            help="Instance and database in which the conversation starts; either can be omitted if there is only one.",
+            help="Instance and database in which the conversation starts; omit the instance if only one has the database, and the database if the instance has only one.",
         ),
     ] = None,
     from_service: Annotated[
