@@ -151,14 +151,14 @@ def md5(values: object) -> pa.FixedSizeBinaryArray | pa.ChunkedArray[Any]:
     MD5 detects accidental damage; it does not protect against tampering.
 
     Args:
-        values: A pyarrow `Array` or `ChunkedArray`, or any Arrow object with a single column, of any binary or string type.
+        values: Values of any binary or string type: a pyarrow `Array` or `ChunkedArray`, a Polars Series, or any Arrow object, DataFrame or DuckDB relation with a single column.
 
     Returns:
         A `FixedSizeBinaryArray` of 16-byte digests; the digest of a null value is null. If the values are chunked, so
         are the digests.
 
     Raises:
-        SchemaError: `values` is not an Arrow object, or has a type other than binary or string.
+        SchemaError: `values` is none of these, such as a list, or has a type other than binary or string.
         MalformedDataError: The Arrow data are corrupt.
 
     Examples:

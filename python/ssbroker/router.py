@@ -583,14 +583,13 @@ def tie_break_hash(conversation_ids: object) -> pa.ChunkedArray[Any]:
     The hash is the XXH64 hash of the 16 bytes of the id with the seed 42, as a signed 64-bit integer: `xxhash64(conversation_id)` in Spark.
 
     Args:
-        conversation_ids: Ids as text or 16 bytes: a pyarrow `Array` or `ChunkedArray`, a Polars `Series`, or any other Arrow object with a single
-            column.
+        conversation_ids: Ids as text or 16 bytes: a pyarrow `Array` or `ChunkedArray`, a Polars Series, or any Arrow object, DataFrame or DuckDB relation with a single column.
 
     Returns:
         The hashes (int64), in the same chunks as the ids; the hash of a null id is null.
 
     Raises:
-        SchemaError: `conversation_ids` is not an Arrow object, or has a type other than binary or string.
+        SchemaError: `conversation_ids` is none of these, such as a list, or has a type other than binary or string.
         InvalidGuidError: A value is not a GUID.
 
     Examples:

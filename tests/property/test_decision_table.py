@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -144,10 +145,11 @@ def test_a_router_that_takes_turns_has_no_table() -> None:
 
 
 def test_the_hash_is_that_of_spark() -> None:
-    """Of ids as text and as bytes, in chunks and with nulls."""
+    """Of ids as text and as bytes, in chunks and with nulls, in any object of one column."""
     ids = ["00000000-0000-0000-0000-000000000000", None, "{FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF}"]
     expected = [-3510225485978208079, None, -8690740447264083704]
-    assert ssbroker.tie_break_hash(pa.array(ids)).to_pylist() == expected
+    for given in (pa.array(ids), pa.table({"id": ids}), pl.Series(ids), pl.DataFrame({"id": ids})):
+        assert ssbroker.tie_break_hash(given).to_pylist() == expected
     as_bytes = pa.chunked_array([pa.array([bytes(16), None], pa.binary(16)), pa.array([b"\xff" * 16], pa.binary(16))])
     assert ssbroker.tie_break_hash(as_bytes).to_pylist() == expected
     with pytest.raises(ssbroker.InvalidGuidError, match="conversation_id, row 2"):
