@@ -83,7 +83,12 @@ def test_invalid_rows_are_a_second_folder(tmp_path: Path, catalog: Path, run_on_
     result = run_on_spark("route", catalog, "--spark", "--conversations", given, *outputs, "--json")
     assert (result.status, result.noise) == (0, "")
     summary = json.loads(result.out)
-    assert (summary["rows"], summary["rejected"]) == (2, {"rows": 2, "output": str(tmp_path / "bad")})
+    causes = [
+        {"column": "conversation_id", "reason": "invalid_guid", "example": "7", "rows": 1},
+        {"column": "database", "reason": "unknown_database", "example": "Nowhere", "rows": 1},
+    ]
+    assert summary["rejected"] == {"rows": 2, "output": str(tmp_path / "bad"), "causes": causes}
+    assert summary["rows"] == 2
     assert sorted(
         (row["conversation_id"], row["column"], row["value"], row["reason"]) for row in rows(tmp_path / "bad")
     ) == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,12 @@ def test_invalid_rows_are_written_with_their_place_and_the_others_are_routed(
     )
 
     assert (result.status, result.err) == (0, "")
-    assert result.out.endswith(f"to {written}\n3 invalid rows rejected, listed in {rejected}\n")
+    assert result.out.endswith(
+        f"to {written}\n3 invalid rows rejected, listed in {rejected}\n"
+        "  1 x conversation_id: invalid_guid, such as 'no guid'\n"
+        "  1 x database: unknown_database, such as 'Nowhere'\n"
+        "  1 x to_broker_instance: invalid_guid, such as '{12}'\n"
+    )
     good = table.filter(pa.array([number not in BAD for number in range(ROWS)]))
     rows = read(written)
     assert decisions_of(rows) == expected_decisions(catalog, conversations(3)) + expected_decisions(catalog, good)
@@ -62,8 +68,35 @@ def test_without_invalid_rows_the_file_is_empty_and_the_output_the_same(
     assert run(*plain, tmp_path / "one.csv").status == 0
     result = run(*plain, tmp_path / "two.csv", "--rejected", tmp_path / "bad.csv", "--json")
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
-    assert json.loads(result.out)["rejected"] == {"rows": 0, "output": str(tmp_path / "bad.csv")}
+    assert json.loads(result.out)["rejected"] == {"rows": 0, "output": str(tmp_path / "bad.csv"), "causes": []}
     assert (tmp_path / "bad.csv").read_text() == '"file","row","column","value","reason"\n'
+
+
+def test_invalid_rows_are_counted_by_column_and_reason(tmp_path: Path, catalog: Path, run: Run) -> None:
+    rows = {"database": ["Sales", "Sale", "Nowhere", "Sales"], "to_service_name": ["//A"] * 4}
+    ids = [None, *(str(uuid.UUID(int=number)) for number in range(3))]
+    given = write(pa.table({"conversation_id": ids, **rows}), tmp_path / "in.parquet")
+    outputs = ("-o", tmp_path / "out.csv", "--rejected", tmp_path / "b.csv")
+    arguments = ("route", catalog, "--conversations", given, *outputs)
+    result = run(*arguments)
+    assert result.out.splitlines()[-3:] == [
+        f"3 invalid rows rejected, listed in {tmp_path / 'b.csv'}",
+        "  2 x database: unknown_database, such as 'Sale'; did you mean Sales?",
+        "  1 x conversation_id: null",
+    ]
+    assert json.loads(run(*arguments, "--json").out)["rejected"]["causes"] == [
+        {"column": "database", "reason": "unknown_database", "example": "Sale", "rows": 2},
+        {"column": "conversation_id", "reason": "null", "example": None, "rows": 1},
+    ]
+
+
+def test_an_invalid_row_suggests_to_list_it(tmp_path: Path, catalog: Path, run: Run) -> None:
+    given = tmp_path / "in.csv"
+    given.write_text("conversation_id,database,to_service_name\n7,Sales,//A\n")
+    result = run("route", catalog, "--conversations", given, "-o", tmp_path / "out.csv")
+    assert result.err.endswith(
+        "(line 2 of the file); to list invalid rows in a file and route the others, use --rejected FILE\n"
+    )
 
 
 def test_the_output_and_the_rejected_rows_need_two_files(tmp_path: Path, catalog: Path, run: Run) -> None:

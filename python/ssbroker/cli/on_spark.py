@@ -70,7 +70,9 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
                 decided, rejected = route(conversations, catalog, errors="reject", **routing)
                 _write_folder(decided, part, job.output)
                 _write_folder(rejected, rejected_part, job.rejected)
-                counts.rejected = session.read.parquet(str(rejected_part)).count()
+                kinds = session.read.parquet(str(rejected_part)).groupBy("column", "reason")
+                for column, reason, rows, example in kinds.agg({"*": "count", "value": "min"}).collect():
+                    counts.add_rejected(column, reason, example=example, rows=rows)
             top = {"next_hop_address": TOP_ROWS, "target_database": TOP_ROWS}
             routed = session.read.parquet(str(part))
             value_counts = _count_values(routed, COUNTED_COLUMNS, top=top)

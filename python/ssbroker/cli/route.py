@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ssbroker.cli.diagnose_options import HtmlOption, instance_name, write_text
+from ssbroker.cli.diagnose_options import HtmlOption, database_names, instance_name, write_text
 from ssbroker.cli.options import (
     AtOption,
     CatalogArgument,
@@ -136,7 +136,13 @@ def route(
         now=job.now,
         tie_break=tie_break,
         rows=counts.rows,
-        rejected=None if rejected is None else RejectedRows(rows=counts.rejected, output=str(rejected)),
+        rejected=None
+        if rejected is None
+        else RejectedRows(
+            causes=counts.all_rejected(),
+            output=str(rejected),
+            databases=database_names({"": job.loaded_catalog}),
+        ),
         seconds=time.perf_counter() - started_at,
         outcomes=counts.of_column("outcome"),
         reasons=counts.of_column("reason"),

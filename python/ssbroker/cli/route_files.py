@@ -34,7 +34,7 @@ from ssbroker.cli.parallel_map import configure_threads, ordered_map
 from ssbroker.cli.route_summary import RouteCounts, count_values
 from ssbroker.cli.terminal import ProgressBar
 from ssbroker.cli.writers import OutputFile
-from ssbroker.exceptions import InputError, SchemaError
+from ssbroker.exceptions import InputError, InvalidGuidError, NullError, SchemaError, UnknownDatabaseError
 from ssbroker.router import PendingRequest, Router, TieBreak
 
 
@@ -177,7 +177,9 @@ def _write(
             output_file.write(chunk.encoded)
             if rejected_file is not None and chunk.rejected is not None:
                 rejected_file.write(rejected_file.encode(chunk.rejected))
-                counts.rejected += chunk.rejected.num_rows
+                columns = (chunk.rejected.column(name).to_pylist() for name in ("column", "reason", "value"))
+                for column, reason, value in zip(*columns, strict=True):
+                    counts.add_rejected(column, reason, example=value)
             counts.add(chunk.value_counts, rows=chunk.rows, traffic=chunk.traffic)
             bar.update(rows=counts.rows, position=chunk.position)
         bar.update(rows=counts.rows, position=total)
@@ -202,7 +204,10 @@ def _with_row_numbers(invalid: pa.Table, chunk: Chunk) -> pa.RecordBatch:
 
 
 def _with_option(error: InputError | SchemaError) -> InputError | SchemaError:
-    """Replaces the router's argument name in an error with the name of the option."""
+    """In an error of the router, replaces the argument name with the name of the option, and suggests `--rejected` for an invalid row."""
+    if isinstance(error, InvalidGuidError | NullError | UnknownDatabaseError) and error.row is not None:
+        error.args = (f"{error}; to list invalid rows in a file and route the others, use --rejected FILE",)
+        return error
     if error.column != "conversation_id" or not isinstance(error, SchemaError):
         return error
     message = str(error).replace('a router with tie_break="first"', "--tie-break first")

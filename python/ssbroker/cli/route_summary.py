@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
-from ssbroker._text import count_of
+from ssbroker._text import count_of, did_you_mean
 from ssbroker.cli.chunks import UNMERGED_ROWS_MAX
 from ssbroker.cli.terminal import FittedTable, cell, print_prose, share_table
 
@@ -32,8 +32,7 @@ class RouteCounts:
 
     def __init__(self) -> None:
         self.rows = 0
-        self.rejected = 0
-        """The number of invalid rows."""
+        self._rejected: dict[tuple[str, str], RejectedCause] = {}
         self._counts: dict[str, list[pa.Table]] = {name: [] for name in COUNTED_COLUMNS}
         self.traffic: list[pa.Table] = []
         """The distinct decisions, with their services and frequencies; empty if they are not counted."""
@@ -50,6 +49,15 @@ class RouteCounts:
             tables.append(table)
             if sum(part.num_rows for part in tables[1:]) > UNMERGED_ROWS_MAX:
                 self._counts[name] = [_merge(tables)]
+
+    def add_rejected(self, column: str, reason: str, *, example: str | None, rows: int = 1) -> None:
+        """Adds invalid rows with the same invalid column and reason."""
+        cause = self._rejected.setdefault((column, reason), RejectedCause(column, reason, example))
+        cause.rows += rows
+
+    def all_rejected(self) -> list[RejectedCause]:
+        """Returns the causes of invalid rows, the most frequent first."""
+        return sorted(self._rejected.values(), key=lambda cause: (-cause.rows, cause.column, cause.reason))
 
     def all_traffic(self) -> pa.Table:
         """Returns the traffic that was counted."""
@@ -95,16 +103,42 @@ def _merge(tables: list[pa.Table]) -> pa.Table:
     return pa.table({"value": summed["value"], "count": summed["count_sum"]})
 
 
+@dataclass(slots=True)
+class RejectedCause:
+    """Why rows are invalid, with the value of one of them; null if the column is null."""
+
+    column: str
+    reason: str
+    example: str | None
+    rows: int = 0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RejectedRows:
     """The invalid rows of a run."""
 
-    rows: int
+    causes: Sequence[RejectedCause]
     output: str
+    databases: Sequence[str]
+    """The databases of the catalog, one of which may be meant by an unknown name."""
+
+    @property
+    def rows(self) -> int:
+        """The number of invalid rows."""
+        return sum(cause.rows for cause in self.causes)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the rejected rows as values for JSON."""
-        return {"rows": self.rows, "output": self.output}
+        return {"rows": self.rows, "output": self.output, "causes": [asdict(cause) for cause in self.causes]}
+
+    def lines(self) -> list[str]:
+        """Returns the lines of the summary: the number of rows, then each cause."""
+        causes = []
+        for cause in self.causes:
+            example = "" if cause.example is None else f", such as {cause.example!r}"
+            meant = did_you_mean(cause.example or "", self.databases) if cause.reason == "unknown_database" else ""
+            causes.append(f"  {cause.rows:,} x {cause.column}: {cause.reason}{example}{meant}")
+        return [f"{count_of(self.rows, 'invalid row')} rejected, listed in {self.output}", *causes]
 
 
 TOP_ROWS: Final = 10
@@ -187,7 +221,7 @@ class RouteSummary:
             f"{count_of(self.rows, 'conversation')} routed in {self.seconds:,.1f} s ({speed} rows/s) to {self.output}"
         ]
         if self.rejected is not None:
-            lines.append(f"{count_of(self.rejected.rows, 'invalid row')} rejected, listed in {self.rejected.output}")
+            lines += self.rejected.lines()
         print_prose(console, "\n".join(lines))
 
     def _table(self, title: str, counts: ValueCounts) -> FittedTable:
