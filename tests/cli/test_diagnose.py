@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -716,6 +717,20 @@ def test_names_of_instances_and_databases_are_found_in_another_case(folder: Path
         outs.append((traced.status, traced.out, traced.err, compared.status, compared.out, compared.err))
     assert outs[0] == outs[1]
     assert "0 of 1 conversations change" in outs[0][4]
+
+
+def test_compare_shows_the_skew_only_if_the_load_is_uneven(run: Run, tmp_path: Path) -> None:
+    for name in ("before", "after"):
+        (tmp_path / f"{name}.sql").write_text(
+            f"CREATE DATABASE Sales; USE Sales; CREATE ROUTE A WITH SERVICE_NAME = '//S', ADDRESS = 'TCP://{name}'; "
+            "CREATE ROUTE B WITH SERVICE_NAME = '//S', ADDRESS = 'TCP://b';"
+        )
+    for count, has_skew in ((1, False), (9, True)):
+        rows = "".join(f"//S,{uuid.UUID(int=number)}\n" for number in range(count))
+        (tmp_path / "day.csv").write_text(f"to_service_name,conversation_id\n{rows}")
+        given = ("--conversations", tmp_path / "day.csv", "--tie-break", "first" if count == 1 else "hash")
+        found = run("compare", tmp_path / "before.sql", tmp_path / "after.sql", *given, *AT)
+        assert ("REMOTE TCP://before" in found.out, "Skew after" in found.out) == (True, has_skew)
 
 
 def test_lint_says_what_it_did_not_check_beside_findings(folder: Path, run: Run, tmp_path: Path) -> None:

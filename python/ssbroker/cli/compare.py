@@ -309,8 +309,13 @@ def _causes_table(rows: list[dict[str, Any]], *, has_traffic: bool) -> FittedTab
 
 
 def _load_table(rows: list[dict[str, Any]]) -> FittedTable:
-    table = ruled_table("Service", "Copy", "Before", "After", "Skew before", "Skew after", numbers=4)
-    for row in rows:
-        skews = ("-" if row[side] is None else f"{row[side]:.2f}" for side in ("skew_before", "skew_after"))
-        table.add_row(cell(row["service"]), cell(row["copy"]), f"{row['before']:,}", f"{row['after']:,}", *skews)
+    """Returns the table of the conversations of each copy; without the skews if no copy has more than its share."""
+    skews = [
+        ["-" if row[side] is None else f"{row[side]:.2f}" for side in ("skew_before", "skew_after")] for row in rows
+    ]
+    names = ("Skew before", "Skew after") if any(each not in ("1.00", "-") for skew in skews for each in skew) else ()
+    table = ruled_table("Service", "Copy", "Before", "After", *names, numbers=2 + len(names))
+    for row, skew in zip(rows, skews, strict=True):
+        shown = skew if names else ()
+        table.add_row(cell(row["service"]), cell(row["copy"]), f"{row['before']:,}", f"{row['after']:,}", *shown)
     return FittedTable(table)
