@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from ssbroker import Instance
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_files, replacing_folder
 from ssbroker.cli.terminal import ProgressBar
 from ssbroker.exceptions import OutputError
@@ -76,6 +77,17 @@ count_values = route_files.count_values
 route_files.count_values = lambda decisions: (os.kill(os.getpid(), int(sys.argv[1])), count_values(decisions))[1]
 sys.exit(main(sys.argv[2:]))
 """
+
+
+def test_a_watch_that_is_interrupted_before_its_first_state_ends_silently(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Instance, "open", interrupt)
+    result = run("watch", tmp_path)
+    assert (result.status, result.out, result.err) == (0, "", "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

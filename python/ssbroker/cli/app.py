@@ -100,6 +100,9 @@ _INTERRUPTED_NOTES: Final = {
 }
 """What an interrupted command leaves behind, if not the previous state."""
 
+_UNTIL_INTERRUPTED: Final = "watch"
+"""The command that runs until it is interrupted, and writes nothing; the signal may arrive before the command handles it."""
+
 _COMMANDS: Final = {
     "route": "Route conversations: write each one with its routing decision, and print a summary.",
     "reassemble": "Reassemble messages: verify their signatures, and write each complete message once, in order.",
@@ -291,6 +294,8 @@ def add_http_address(arguments: Sequence[str]) -> list[str]:
 
 def _interrupted(arguments: Sequence[str]) -> int:
     command = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if command == _UNTIL_INTERRUPTED:
+        return 0
     return _fail(f"interrupted; {_INTERRUPTED_NOTES.get(command, 'nothing was written')}", status=_INTERRUPTED)
 
 
