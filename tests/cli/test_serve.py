@@ -329,6 +329,7 @@ def test_folder_without_an_instance(tmp_path: Path, run: Run) -> None:
         result = run("serve", folder, *UNENCRYPTED)
         assert (result.status, result.err.count("\n")) == (1, 1)  # the disk may not be mounted yet
         assert result.err.startswith(f"ssbroker: {folder}: is not an instance folder")
+        assert result.err.endswith(f"or `ssbroker sql {folder} --create SCRIPT`, or with --ensure SCRIPT\n")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import logging
 import os
 import random as randomness
 import re
+import shlex
 from collections.abc import Callable
 from hashlib import sha256
 from itertools import count
@@ -26,6 +27,8 @@ from ssbroker.store.sqlite import Connection, FileNotEmptyError, is_missing
 
 _LOGGER: Final = logging.getLogger("ssbroker.broker")
 _ESCAPED: Final = re.compile(r"[^\w -]", re.ASCII)
+NO_INSTANCE: Final = "is not an instance folder"
+"""The problem of a folder in which no instance was created."""
 _NAME_BYTES_MAX: Final = 200  # file systems allow 255, and SQLite appends a suffix
 
 
@@ -146,8 +149,8 @@ def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFi
             if not is_missing(path):
                 raise
             problem = (
-                f"is not an instance folder, because it has no {path.name}; "
-                "create one with Instance.open(folder, create=True), or `ssbroker sql FOLDER --create SCRIPT`"
+                f"{NO_INSTANCE}, because it has no {path.name}; "
+                f"create one with Instance.open(folder, create=True), or `ssbroker sql {shlex.quote(str(path.parent))} --create SCRIPT`"
             )
         raise StorageError(f"{path.parent}: {problem}", file=str(path)) from error
 

@@ -27,6 +27,7 @@ from ssbroker.exceptions import (
     MissingDependencyError,
     OptionError,
     SsbrokerError,
+    StorageError,
     UnknownDatabaseError,
 )
 
@@ -292,7 +293,8 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
         }
         stop_requested = stack.enter_context(stop_signals())
         reload_requested = stack.enter_context(reload_signals())
-        instance = stack.enter_context(Instance.open(folder, create=bool(scripts)))
+        with _suggesting_ensure():
+            instance = stack.enter_context(Instance.open(folder, create=bool(scripts)))
         for file, text in scripts:
             for change in instance.ensure(text, file=str(file)):
                 _LOGGER.info("%s: %s", file, change)
@@ -308,6 +310,19 @@ def run_server(folder: Path, settings: ServeSettings) -> None:
             if reload_requested.wait(0.0):
                 _reload(server)
         _LOGGER.info("stopping %s", instance.name, extra={"details": {"instance": instance.name}})
+
+
+@contextmanager
+def _suggesting_ensure() -> Iterator[None]:
+    """Adds to the error about a folder without an instance that `--ensure` creates one."""
+    from ssbroker.broker.instance_files import NO_INSTANCE  # noqa: PLC0415 - keeps --help fast
+
+    try:
+        yield
+    except StorageError as error:
+        if NO_INSTANCE in str(error):
+            error.args = (f"{error}, or with --ensure SCRIPT",)
+        raise
 
 
 @contextmanager
