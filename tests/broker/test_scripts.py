@@ -168,9 +168,8 @@ def test_a_syntax_error_undoes_its_batch(instance: Instance, sales: Database) ->
 def test_a_script_that_changes_nothing_does_not_claim_a_commit(instance: Instance, sales: Database) -> None:
     for script in ("SELECT 1", "SEND ON CONVERSATION @h (N'x')", "RECEIVE * FROM Q"):
         error = str(refused(instance, script))
-        assert (
-            "scripts do not execute SELECT (use `ssbroker sql FOLDER --query`), BEGIN DIALOG, SEND or RECEIVE" in error
-        )
+        query = f"ssbroker sql {instance.folder} --query"
+        assert f"scripts do not execute SELECT (use `{query}`), BEGIN DIALOG, SEND or RECEIVE" in error
         assert error.endswith("use lenient (--lenient) to accept such a script")
 
 

@@ -342,7 +342,11 @@ def test_status_does_not_wrap_advice(run: Run, folder: Path, monkeypatch: pytest
     found = json.loads(run("status", folder, "--json").out)["transmission_queue"]
     shown = run("status", folder).out.splitlines()
     for row in found:
-        assert f"to {row['to_service_name']}, from {row['database']}: {row['transmission_status']}" in shown
+        reason = row["transmission_status"].replace("FOLDER", str(folder))
+        assert f"`ssbroker explain {folder} --to-service {row['to_service_name']} --from {row['database']}`" in reason
+        assert f"to {row['to_service_name']}, from {row['database']}: {reason}" in shown
+        status = reason.partition(":")[0]
+        assert [line.split()[-1] for line in shown if line.split()[1:2] == [row["to_service_name"]]] == [status]
 
 
 def test_status_as_json(run: Run, folder: Path) -> None:
@@ -406,7 +410,7 @@ def test_moved_messages_are_put_back(run: Run, tmp_path: Path) -> None:
             UUID(bytes=each) for each in instance.view("sys.dm_broker_failures")["conversation_handle"].to_pylist()
         ]
     (line,) = (line for line in run("status", folder).out.splitlines() if "moved to" in line)
-    assert line.endswith(". To put the messages back: `ssbroker requeue FOLDER Sales dbo.Jobs`")
+    assert line.endswith(f". To put the messages back: `ssbroker requeue {folder} Sales dbo.Jobs`")
     assert run("requeue", folder, "Sales", "Jobs_failed").out == (
         "0 messages put back into Jobs_failed; messages were moved from other queues: dbo.Jobs\n"
     )

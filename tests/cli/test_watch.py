@@ -89,7 +89,9 @@ def screen(folder: Path, *, width: int, height: int, states: int = 1) -> list[st
         for _ in range(states):
             clock.seconds += 10
             state = observer.state()
-        parts = list(watch.state_parts(state, observer.history(), before=state, table=watch._FittingTable))
+        parts = list(
+            watch.state_parts(state, observer.history(), instance.folder, before=state, table=watch._FittingTable)
+        )
     console.print(watch._Screen(parts), end="")
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
@@ -152,8 +154,8 @@ def test_the_change_since_the_last_state_is_shown(folder: Path) -> None:
         clock.seconds += 10
         for _ in range(2):
             jobs.put(b"one")
-        parts = list(watch.state_parts(observer.state(), observer.history(), before=first))
-        emptied = list(watch.state_parts(first, observer.history(), before=before))
+        parts = list(watch.state_parts(observer.state(), observer.history(), instance.folder, before=first))
+        emptied = list(watch.state_parts(first, observer.history(), instance.folder, before=before))
     out = io.StringIO()
     for part in [*parts, *emptied]:
         Console(file=out, width=200).print(part)

@@ -211,7 +211,7 @@ class Shell:
     def show_queues(self, _: str) -> None:
         """Shows the queues, and why they are disabled."""
         found = overview_of(self._instance)
-        self._print(state_tables.queue_rows(found), *state_tables.queue_problems(found))
+        self._print(state_tables.queue_rows(found), *state_tables.queue_problems(found, self._instance.folder))
 
     def show_conversations(self, _: str) -> None:
         """Shows the conversations by state."""
@@ -220,7 +220,7 @@ class Shell:
     def show_waiting(self, _: str) -> None:
         """Shows undelivered messages, and why they have not been delivered."""
         found = overview_of(self._instance)
-        self._print(state_tables.waiting_rows(found), *state_tables.waiting_reasons(found))
+        self._print(state_tables.waiting_rows(found), *state_tables.waiting_reasons(found, self._instance.folder))
 
     def show_services(self, _: str) -> None:
         """Shows the services with their queues and contracts."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
@@ -41,14 +43,14 @@ def queue_rows(found: dict[str, Any]) -> Text | FittedTable:
     return state_table("Queues", rows) if rows else Text("There are no queues.")
 
 
-def queue_problems(found: dict[str, Any]) -> Iterator[Text]:
-    """Yields why queues are disabled, and which messages were moved to another queue."""
+def queue_problems(found: dict[str, Any], folder: Path) -> Iterator[Text]:
+    """Yields why queues are disabled, and which messages were moved to another queue; `folder` is that of the instance."""
     for row in found["queues"]:
         if row["problem"] is not None:
             yield cell(f"queue {row['queue']}, in {row['database']}: {row['problem']}")
     for row in found["moved"]:
         groups = count_of(row["groups"], "conversation group")
-        command = shlex.join(["ssbroker", "requeue", "FOLDER", row["database"], row["queue"]])
+        command = shlex.join(["ssbroker", "requeue", str(folder), row["database"], row["queue"]])
         yield cell(
             f"queue {row['queue']}, in {row['database']}: {groups} moved to {row['moved_to']}; last failure "
             f"{row['last_failed_at']:.19} UTC: {row['error']}. To put the messages back: `{command}`"
@@ -67,10 +69,17 @@ def waiting_rows(found: dict[str, Any]) -> Text | FittedTable:
     return state_table("Transmission queue", rows) if rows else Text("The transmission queue is empty.")
 
 
-def waiting_reasons(found: dict[str, Any]) -> Iterator[Text]:
-    """Yields why messages are not delivered. Shown below the table, so that statements in the advice can be copied."""
+_FOLDER_ARGUMENT: Final = re.compile(r"(?<=`ssbroker )([a-z]+) FOLDER\b")
+
+
+def waiting_reasons(found: dict[str, Any], folder: Path) -> Iterator[Text]:
+    """Yields why messages are not delivered; `folder` is that of the instance.
+
+    Shown below the table, so that statements and commands in the advice can be copied.
+    """
     for row in found["transmission_queue"]:
         reason = row["transmission_status"] or "not sent, or not acknowledged yet"
+        reason = _FOLDER_ARGUMENT.sub(lambda command: f"{command[1]} {shlex.quote(str(folder))}", reason)
         yield cell(f"to {row['to_service_name']}, from {row['database']}: {reason}")
 
 
@@ -135,6 +144,7 @@ def transmission_row(row: dict[str, Any]) -> dict[str, str]:
         "messages": str(row["messages"]),
         "conversations": str(row["conversations"]),
         "oldest": age_text(row["oldest_seconds"]),
+        "status": (row["transmission_status"] or "").partition(":")[0],
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -63,12 +64,12 @@ def status(
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
-        print_parts(Console(), _parts(found))
+        print_parts(Console(), _parts(found, folder))
     if any(row["problem"] is not None for row in found["databases"]):
         raise typer.Exit(1)
 
 
-def _parts(found: dict[str, Any]) -> Iterator[Text | FittedTable]:
+def _parts(found: dict[str, Any], folder: Path) -> Iterator[Text | FittedTable]:
     """Yields the tables and lines that show a state."""
     yield cell(f"Instance {found['instance']}", "bold")
     for part in (
@@ -80,8 +81,8 @@ def _parts(found: dict[str, Any]) -> Iterator[Text | FittedTable]:
         yield Text()
         yield part
     yield from database_problems(found)
-    yield from queue_problems(found)
-    yield from waiting_reasons(found)
+    yield from queue_problems(found, folder)
+    yield from waiting_reasons(found, folder)
     yield Text()
     yield from _serving(found["serving"])
 

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -89,6 +90,7 @@ def watch(
                 parts = state_parts(
                     state,
                     observer.history(),
+                    folder,
                     before=before,
                     is_ascii=not _writes_bars(console),
                     table=state_table if live is None else _FittingTable,
@@ -106,6 +108,7 @@ def watch(
 def state_parts(
     state: State,
     history: dict[DatabaseQueue, list[Point]],
+    folder: Path,
     *,
     before: State | None = None,
     is_ascii: bool = False,
@@ -119,7 +122,7 @@ def state_parts(
     waiting = [transmission_row(row) for row in state["transmission_queue"]]
     yield table("Undelivered messages", waiting) if waiting else Text("There are no undelivered messages.")
     yield from _omitted(state, "transmission_queue")
-    for row, reason in zip(state["transmission_queue"], waiting_reasons(state), strict=True):
+    for row, reason in zip(state["transmission_queue"], waiting_reasons(state, folder), strict=True):
         yield reason
         if row["cause"] is not None:
             yield cell(f"  likely cause: {row['cause']}", "dim")
@@ -129,7 +132,7 @@ def state_parts(
     queues = [_queue_row(row, history, depths, rows=rows, is_ascii=is_ascii) for row in rows]
     yield table("Queues", queues) if queues else Text("There are no queues.")
     yield from _omitted(state, "queues")
-    yield from queue_problems(state)
+    yield from queue_problems(state, folder)
     yield Text()
     counts = (
         {} if before is None else {(row["database"], row["state"]): row["count"] for row in before["conversations"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -45,10 +46,8 @@ def routing_problem(explanation: Explanation) -> TransmissionStatus | None:
     if decision["next_hop_address"] is not None:
         return no_endpoint(decision["next_hop_address"])
     number, reason = (_route_requested if is_pending(details) else _REASONS[decision["reason"]])(details)
-    command = f"instance.router().explain({_explain_arguments(details['conversation'])})"
-    return TransmissionStatus(
-        number, " ".join([f"{reason}.", *map(_advice_text, advice(details)), f"To see the route, call {command}."])
-    )
+    how_to_explain = f"To see the route: {_explain_calls(details['conversation'])}."
+    return TransmissionStatus(number, " ".join([f"{reason}.", *map(_advice_text, advice(details)), how_to_explain]))
 
 
 def is_pending(details: dict[str, Any]) -> bool:
@@ -202,9 +201,17 @@ def _advice_text(action: Advice) -> str:
     return action.sentence if action.command is None else f"{action.sentence} {action.command}"
 
 
-def _explain_arguments(conversation: dict[str, Any]) -> str:
-    options = {key: conversation[key] for key in ("to_broker_instance", "database") if conversation[key] is not None}
-    return ", ".join([repr(conversation["to_service_name"]), *(f"{key}={value!r}" for key, value in options.items())])
+_OPTIONS: Final = {"to_broker_instance": "--broker-instance", "database": "--from"}
+
+
+def _explain_calls(conversation: dict[str, Any]) -> str:
+    """Returns the command and the call that explain the routing of a conversation."""
+    service = conversation["to_service_name"]
+    given = {key: str(conversation[key]) for key in _OPTIONS if conversation[key] is not None}
+    options = [word for key, value in given.items() for word in (_OPTIONS[key], value)]
+    command = shlex.join(["ssbroker", "explain", "FOLDER", "--to-service", service, *options])
+    arguments = ", ".join([repr(service), *(f"{key}={value!r}" for key, value in given.items())])
+    return f"`{command}`, or instance.router().explain({arguments})"
 
 
 def _no_route(details: dict[str, Any]) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -100,10 +101,12 @@ def ensure(
                 raise
 
 
-_EMPTY_SCRIPT: Final = (
-    f"the script {EMPTY}; scripts do not execute SELECT (use `ssbroker sql FOLDER --query`), BEGIN DIALOG, SEND or RECEIVE "
-    "(use a transaction in Python); use lenient (--lenient) to accept such a script"
-)
+def _empty_script(folder: Path) -> str:
+    query = f"ssbroker sql {shlex.quote(str(folder))} --query"
+    return (
+        f"the script {EMPTY}; scripts do not execute SELECT (use `{query}`), BEGIN DIALOG, SEND or RECEIVE "
+        "(use a transaction in Python); use lenient (--lenient) to accept such a script"
+    )
 
 
 def _ensure(
@@ -140,7 +143,7 @@ def _ensure(
         for one in parsed:
             runner.run(target, source, one)
         if not runner.seen_count and not options.lenient:
-            raise source.error(0, _EMPTY_SCRIPT)
+            raise source.error(0, _empty_script(instance.folder))
         after = _describe_instance(transaction)
     changed: list[ObjectChange] = []
     for name in dict.fromkeys([*before, *after]):
@@ -207,7 +210,7 @@ class _Execution:
                 )
             self._batch(source, batch)
         if not self.runner.seen_count and not may_be_empty:
-            raise source.error(0, _EMPTY_SCRIPT)
+            raise source.error(0, _empty_script(self._instance.folder))
 
     def _batch(self, source: ScriptSource, batch: ScriptBatch) -> None:
         """Runs a batch as many times as its GO says, each time in one transaction."""
