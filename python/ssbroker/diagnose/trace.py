@@ -235,7 +235,9 @@ class Trace:
         if end.reason == NEXT_ENDPOINT_NOT_STARTED:
             return (f"In the instance at {end.address}, start the endpoint: {_START_ENDPOINT}",)
         actions = advice(self.hops[-1].explanation.details) if self.hops else []
-        if not self.is_initiator:  # the service and its broker id exist at the initiator, so only a route can be missing or wrong
+        if (
+            not self.is_initiator
+        ):  # the service and its broker id exist at the initiator, so only a route can be missing or wrong
             actions = [each for each in actions if each.command is not None and " ROUTE " in each.command] or actions
         return tuple(restore_spaces(" ".join(part for part in each if part is not None)) for each in actions)
 
