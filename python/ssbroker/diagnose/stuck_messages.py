@@ -14,7 +14,8 @@ import pyarrow.compute
 from ssbroker._arguments import optional_guid_bytes, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, null_where, with_column
 from ssbroker._compat import cast, is_string_view
-from ssbroker._text import quoted_name, restore_spaces, string_literal
+from ssbroker._text import bracketed, quoted_name, restore_spaces, string_literal
+from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.assumed_broker_ids import AssumedBrokerIds, assumed_ids_of
@@ -292,7 +293,10 @@ class _Explainer:
             return {
                 "code": "SSB030",
                 "cause": f"{quoted_name(service)} has no contract, so it accepts no conversations; this conversation ends with error -8408",
-                "remedy": forward.remedies[0],
+                "remedy": restore_spaces(
+                    f"In {forward.end.instance}, add the contract that the sender names in BEGIN DIALOG, such as [DEFAULT]: USE "
+                    f"{bracketed(str(forward.end.database))}; ALTER SERVICE {bracketed(service)} (ADD CONTRACT [DEFAULT]);"
+                ),
             }
         if finding is not None:
             return {
@@ -307,7 +311,9 @@ class _Explainer:
                 "cause": f"the conversation is for {quoted_name(service)}, but {similar}",
                 "remedy": f"Start the conversation again with the exact name of the service: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(nearest))};",
             }
-        return {"code": None, "cause": None, "remedy": next(iter(last.remedies), None)}
+        if forward.end.outcome == "ELSEWHERE":
+            return {"code": None, "cause": None, "remedy": forward.advice}
+        return {"code": None, "cause": None, "remedy": _advice(last.hops[-1]) if last.hops else None}
 
     def _cause(self, forward: Trace, acknowledgement: Trace | None) -> Finding | None:
         """Returns the most closely related finding: about a route in use, about the service, or about the end; None if there is no such finding, or if nothing is lost."""
@@ -406,3 +412,10 @@ def _with_status(explanation: _Explanation, status: str | None) -> dict[str, Any
 def _most_severe(findings: Iterable[Finding]) -> Finding | None:
     found = Findings(list(findings))
     return found[0] if found else None
+
+
+def _advice(hop: Hop) -> str | None:
+    actions = advice(hop.explanation.details)
+    if not actions:
+        return None
+    return restore_spaces(" ".join(part for part in actions[0] if part is not None))

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import optional_guid_bytes, utc_datetime
-from ssbroker._text import bracketed, printable, quoted, restore_spaces, route_name, shortened_list
-from ssbroker.advice import advice, unstated_ids_text
+from ssbroker._text import printable, quoted, restore_spaces, route_name, shortened_list
+from ssbroker.advice import unstated_ids_text
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl.system_objects import SYSTEM_SERVICES
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
@@ -94,7 +94,8 @@ def _path(trace: Trace) -> Iterator[str]:
     for number, hop in enumerate(trace.hops, start=1):
         yield f"  {number}. {printable(hop.instance)}, sys.routes of {quoted(hop.database or MSDB)}: {decision_text(hop)}"
     yield f"  => {end_text(trace.end)}"
-    yield from (f"     - {remedy}" for remedy in trace.remedies)
+    if trace.end.outcome == "ELSEWHERE":
+        yield f"     {trace.advice}"
     others = [end for end in trace.possible if end != trace.end]
     for end in others:
         yield f"     or, with another choice between equal routes: {end_text(end)}"
@@ -177,9 +178,6 @@ class Hop:
         return self.explanation.decision
 
 
-_START_ENDPOINT: Final = "ALTER ENDPOINT <endpoint> STATE = STARTED;"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Trace:
     """The path of a conversation through a fleet; `str()` returns it as text for an administrator.
@@ -194,7 +192,7 @@ class Trace:
         possible: Every end that the conversation can have, whichever way ties are broken.
         acknowledgement: The path of the acknowledgement; None if the message is not delivered, or the initiator's database has no
             service.
-        address_advice: What to do if the message is sent to an address of no known instance; None for other ends.
+        advice: What to do about an address that no instance has; None for other ends.
         other_acknowledgements: The paths of the acknowledgement from other targets that the message can reach,
             whichever way ties are broken.
         assumed_ids: The databases, each after its instance, that may accept the message only because they are assumed to
@@ -208,38 +206,13 @@ class Trace:
     hops: tuple[Hop, ...]
     end: RoutingEnd
     possible: tuple[RoutingEnd, ...]
-    address_advice: str | None = None
+    advice: str | None = None
     acknowledgement: Trace | None = None
     other_acknowledgements: tuple[Trace, ...] = ()
     assumed_ids: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Trace of {self.to_service_name!r} from {self.instance}/{self.database}: {self.end.outcome}>"
-
-    @property
-    def remedies(self) -> tuple[str, ...]:
-        """What to do if the message does not reach a queue, the most likely remedy first; empty if it does, or if no remedy is known."""
-        end, database = self.end, bracketed(str(self.end.database))
-        if self.address_advice is not None:
-            return (self.address_advice,)
-        if end.outcome == "REFUSED":
-            contract = f"USE {database}; ALTER SERVICE {bracketed(self.to_service_name)} (ADD CONTRACT [DEFAULT]);"
-            text = f"In {end.instance}, add the contract that the sender names in BEGIN DIALOG, such as [DEFAULT]: {contract}"
-            return (restore_spaces(text),)
-        if end.reason == QUEUE_DISABLED:
-            return (
-                f"In {end.instance}, enable the queue of the service: USE {database}; ALTER QUEUE <queue> WITH STATUS = ON;",
-            )
-        if end.reason == ENDPOINT_NOT_STARTED:
-            return (f"In {end.instance}, start the endpoint: {_START_ENDPOINT}",)
-        if end.reason == NEXT_ENDPOINT_NOT_STARTED:
-            return (f"In the instance at {end.address}, start the endpoint: {_START_ENDPOINT}",)
-        actions = advice(self.hops[-1].explanation.details) if self.hops else []
-        if (
-            not self.is_initiator
-        ):  # the service and its broker id exist at the initiator, so only a route can be missing or wrong
-            actions = [each for each in actions if each.command is not None and " ROUTE " in each.command] or actions
-        return tuple(restore_spaces(" ".join(part for part in each if part is not None)) for each in actions)
 
     @property
     def delivered(self) -> bool:
@@ -280,7 +253,7 @@ class Trace:
             ],
             "end": self.end._asdict(),
             "possible": [end._asdict() for end in self.possible],
-            "remedies": [*self.remedies],
+            "advice": self.advice,
             "delivered": self.delivered,
             "acknowledgement": None if self.acknowledgement is None else self.acknowledgement.to_dict(),
             "other_acknowledgements": [each.to_dict() for each in self.other_acknowledgements],
@@ -454,7 +427,7 @@ class Tracer:
             if path.end == end:
                 return path
             path = self._follow(instance, lookup, number.to_bytes(16, "big"))
-        return replace(path, end=end, hops=(), address_advice=None)
+        return replace(path, end=end, hops=(), advice=None)
 
     def _tracer_for(self, lookup: RouteLookup) -> Tracer:
         """Returns the tracer of the fleet in which a database has the broker id that a conversation names; the latest one is kept."""
@@ -503,7 +476,7 @@ class Tracer:
             hops=tuple(hops),
             end=end,
             possible=tuple(sorted(possible, key=str)),
-            address_advice=self._address_advice(end),
+            advice=self._advice(end),
             assumed_ids=() if lookup.broker is None else self._assumed_ids(possible),
         )
 
@@ -511,7 +484,7 @@ class Tracer:
         accepting = {(str(end.instance), str(end.database)) for end in possible if end.database is not None}
         return tuple(sorted(accepting & self._assumed.databases))
 
-    def _address_advice(self, end: RoutingEnd) -> str | None:
+    def _advice(self, end: RoutingEnd) -> str | None:
         if end.outcome != "ELSEWHERE":
             return None
         address, instance = str(end.address), str(end.instance)
