@@ -246,8 +246,50 @@ def test_trace_prints_the_hops(folder: Path, run: Run) -> None:
     given = ("trace", "--fleet", folder, *AT, "--from", "NORTH/Sales", "--to-service", "//Stock")
     expected = trace(Fleet.load(folder, now=NOW), "//Stock", instance="NORTH", database="Sales", at=NOW)
     plain, as_json = run(*given), run(*given, "--json")
-    assert (plain.status, plain.out, plain.err) == (1, f"{expected}\n", "")
-    assert json.loads(as_json.out) == expected.to_dict()
+    shown, advice = plain.out.split("\nWhat to do\n")
+    assert (plain.status, shown, plain.err) == (1, f"{expected}\n", "")
+    reason, remedy = (line[4:] for line in advice.splitlines())
+    code, cause = reason.split(": ", 1)
+    assert json.loads(as_json.out) == expected.to_dict() | {"code": code, "cause": cause, "remedy": remedy}
+    assert code == "SSB017"
+    assert remedy.endswith("CREATE ROUTE [Sales] WITH SERVICE_NAME = N'//Sales', ADDRESS = N'TCP://north:4022';")
+
+
+@pytest.mark.parametrize(
+    ("service", "script", "advice"),
+    [
+        ("//stock", "", "BEGIN DIALOG ... TO SERVICE N'//Stock';"),
+        (
+            "//Stock",
+            "ALTER QUEUE Q WITH STATUS = OFF;",
+            "In SOUTH: USE [Stores]; ALTER QUEUE [dbo].[Q] WITH STATUS = ON;",
+        ),
+        (
+            "//Stock",
+            "ALTER SERVICE [//Stock] (DROP CONTRACT [DEFAULT]);",
+            "ALTER SERVICE [//Stock] (ADD CONTRACT [DEFAULT]);",
+        ),
+        ("//Stock", "DROP SERVICE [//Stock];", "Create a route in msdb of this instance, or correct the routes"),
+        ("//Nowhere", "", "USE <database>; CREATE SERVICE [//Nowhere] ON QUEUE <queue> (<contract>);"),
+    ],
+)
+def test_trace_says_what_to_do(service: str, script: str, advice: str, planned: Path, run: Run) -> None:
+    south = planned / "SOUTH.sql"
+    south.write_text(south.read_text() + script)
+    found = run("trace", "--fleet", planned, *AT, "--from", "NORTH", "--to-service", service)
+    assert (found.status, found.err) == (1, "")
+    assert advice in found.out.partition("\nWhat to do\n")[2]
+
+
+def test_trace_gives_no_advice_on_a_conversation_that_arrives_or_twice(planned: Path, run: Run) -> None:
+    tracing = ("trace", "--fleet", planned, *AT, "--from", "NORTH", "--to-service", "//Stock")
+    delivered = run(*tracing)
+    assert "What to do" not in delivered.out
+    north = planned / "NORTH.sql"
+    north.write_text(north.read_text().replace("south:4022", "elsewhere:4022"))
+    lost = run(*tracing)
+    assert lost.out.count("Add the catalog of the instance at this address") == 1
+    assert "What to do" not in lost.out
 
 
 def test_trace_of_one_instance_does_not_require_from(folder: Path, run: Run) -> None:

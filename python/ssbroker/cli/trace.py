@@ -6,10 +6,12 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
+import pyarrow as pa
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from ssbroker._arguments import optional_guid_bytes
 from ssbroker.cli.diagnose_options import (
     AddressOption,
     CatalogsArgument,
@@ -35,7 +37,7 @@ from ssbroker.cli.options import (
     parse_time,
 )
 from ssbroker.cli.output_paths import check_writable, refuse_overwriting
-from ssbroker.cli.terminal import fitted
+from ssbroker.cli.terminal import fitted, print_prose
 
 if TYPE_CHECKING:
     from ssbroker.diagnose import Trace
@@ -88,12 +90,13 @@ def trace(
 ) -> None:
     """Follow a conversation from instance to instance, and its acknowledgement back.
 
-    The last hop ends in delivery, refusal, delay, a drop, a loop or an unknown instance.
+    The last hop ends in delivery, refusal, delay, a drop, a loop or an unknown instance. If the message or its acknowledgement does not arrive, the cause and a remedy follow.
 
     Exit status: 0 if the message is delivered and acknowledged whichever way ties are broken, 1 if not, 2 after an error.
     """
     from ssbroker.diagnose import html_report  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - the same
+    from ssbroker.diagnose.stuck_messages import explain_messages  # noqa: PLC0415 - the same
 
     check_service_name(to_service, option="--to-service")
     if from_service is not None:
@@ -129,10 +132,29 @@ def trace(
         )
     if html is not None:
         write_text(html, html_report(instances, trace=found, at=now))
+    advice: dict[str, str | None] = dict.fromkeys(("code", "cause", "remedy"))
+    if not found.always_delivered:
+        message = {
+            "database": found.database,
+            "to_service_name": to_service,
+            "to_broker_instance": broker_instance,
+            "from_service_name": from_service,
+        }
+        (row,) = explain_messages(
+            instances,
+            pa.Table.from_pylist([message]),
+            instance=found.instance,
+            now=now,
+            pending_request=pending_request,
+            conversation_id=optional_guid_bytes(conversation_id, name="conversation_id"),
+        )
+        advice = {name: row[name] for name in advice}
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(found.to_dict() | advice, indent=2, ensure_ascii=False))
     else:
         _print(found)
+        if advice["remedy"] not in (None, found.advice):  # the advice of the trace is part of its text
+            _print_advice(**advice)
     if not found.always_delivered:
         raise typer.Exit(1)
 
@@ -147,3 +169,12 @@ def _print(found: Trace) -> None:
     coloured.highlight_regex(r"(?m)^  => (?:DELAYED|ELSEWHERE).*$", "yellow")
     coloured.highlight_regex(r"(?m)^  => (?:DROPPED|LOOP|REFUSED).*$|^It does not (?:arrive|return).*$", "red")
     console.print(coloured, soft_wrap=True)
+
+
+def _print_advice(code: str | None, cause: str | None, remedy: str | None) -> None:
+    console = Console()
+    reason = ": ".join(part for part in (code, cause) if part is not None)
+    print_prose(console, "\nWhat to do")
+    if reason:
+        print_prose(console, f"  - {reason}")
+    print_prose(console, f"{'    ' if reason else '  - '}{remedy}")

@@ -113,15 +113,28 @@ def stuck(
 
 
 def explain_messages(
-    fleet: Fleet, messages: pa.Table, *, instance: str | None, now: datetime, pending_request: PendingRequest
+    fleet: Fleet,
+    messages: pa.Table,
+    *,
+    instance: str | None,
+    now: datetime,
+    pending_request: PendingRequest,
+    conversation_id: bytes | None = None,
 ) -> list[dict[str, Any]]:
     """Returns the rows of `stuck` for messages that `valid_messages` returned; `instance` may be None if there are no messages.
 
+    `conversation_id` determines which of several equal routes is followed first; None means the first candidate.
     Each row also contains `is_sound` (whether no fault of the routes is known, so that only the status can name a
     cause), `is_followed` (whether the message was followed to its end, and not to an address that no instance has) and
     `assumed_ids` (as in `Trace`).
     """
-    explainer = _Explainer(assumed_ids_of(fleet), lint(fleet, at=now), now=now, pending_request=pending_request)
+    explainer = _Explainer(
+        assumed_ids_of(fleet),
+        lint(fleet, at=now),
+        now=now,
+        pending_request=pending_request,
+        conversation_id=conversation_id,
+    )
     return [explainer.row(row, str(instance)) for row in messages.to_pylist()]
 
 
@@ -190,7 +203,13 @@ class _Explainer:
     """Traces each distinct conversation once."""
 
     def __init__(
-        self, assumed: AssumedBrokerIds, found: Findings, *, now: datetime, pending_request: PendingRequest
+        self,
+        assumed: AssumedBrokerIds,
+        found: Findings,
+        *,
+        now: datetime,
+        pending_request: PendingRequest,
+        conversation_id: bytes | None,
     ) -> None:
         self._graph = RoutingGraph(assumed.fleet, now=now, pending_request=pending_request)
         self._similar_services = SimilarServices(
@@ -200,7 +219,7 @@ class _Explainer:
         for finding in found:
             self._by_table[finding.instance, finding.database].append(finding)
         self._tracer = Tracer(
-            self._graph, assumed=assumed, conversation_id=None, pending_request=pending_request, now=now
+            self._graph, assumed=assumed, conversation_id=conversation_id, pending_request=pending_request, now=now
         )
         self._results: dict[tuple[str, RouteLookup, str | None], _Explanation] = {}
 
