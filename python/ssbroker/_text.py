@@ -204,6 +204,11 @@ def differs_by_one_edit(one: str, other: str) -> bool:
     return any(mine == theirs for mine, theirs in edits)
 
 
+def without_digits(name: str) -> str:
+    """Removes digits, because numbered names, such as Shop1 and Shop2, differ on purpose."""
+    return "".join(character for character in name if not character.isdigit())
+
+
 def folded_name(name: str) -> str:
     r"""Returns a name without the differences that are hard to see: case, normalization form, invisible characters.
 

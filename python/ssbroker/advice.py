@@ -15,6 +15,8 @@ from ssbroker._text import (
     route_name,
     shortened_list,
     string_literal,
+    without_digits,
+    without_invisible_characters,
 )
 from ssbroker._well_known import CONFIGURATION_SERVICE
 
@@ -100,7 +102,6 @@ def needs_forwarding(details: dict[str, Any], table: dict[str, Any], route: dict
 
 def _no_route(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
     yield from _near_misses(details, table)
-    yield from _similar_services(details)
     yield _create_network_route(details, table, "If the service is in another instance, create a route to it")
     yield from _route_to_local(
         details,
@@ -118,7 +119,6 @@ def _route_requested(_details: dict[str, Any], table: dict[str, Any]) -> Iterato
 
 def _service_not_found(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
     yield from _near_misses(details, table)
-    yield from _similar_services(details)
     located = table["locate"] or table["reply"] or {"databases": []}
     broker_id = details["conversation"]["to_broker_instance"] if table["reply"] else None
     broker_id = located.get("broker_instance", broker_id)
@@ -205,7 +205,6 @@ def _routing_loop(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Ad
 
 def _address_unusable(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
     yield from _near_misses(details, table)
-    yield from _similar_services(details)
     yield _create_network_route(
         details,
         table,
@@ -226,11 +225,15 @@ _BY_REASON: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], Iterator[
 
 
 def _near_misses(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
-    """Yields advice on the routes that almost matched, if correcting them gets the conversation routed."""
+    """Yields advice on the routes that almost matched, if correcting them gets the conversation routed, and on services with similar names."""
+    wanted = details["conversation"]["to_service_name"]
     near = set(details["similar_routes"])
     rejected = [(found["why"], found["route"]) for step in table["steps"] for found in step["rejected"]]
     for reasons, template in _NEAR_MISSES.items():
         for route in _first_distinct(route for why, route in rejected if why in reasons and route["route_id"] in near):
+            name = route["remote_service_name"]
+            if name in details.get("similar_names", ()) and _has_more_white_space(wanted, name):
+                continue  # other conversations use the route
             clauses = _alter_route_clauses(details, route)
             unit = " (in seconds from now)" if clauses[-1].startswith("LIFETIME") and len(clauses) == 1 else ""
             sentence = template.format(route=route_name(route)) + unit
@@ -240,6 +243,12 @@ def _near_misses(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Adv
             if needs_forwarding(details, table, route):
                 sentence, command = _with_forwarding(details, sentence, command)
             yield Advice(f"{sentence}:", command)
+    yield from _similar_services(details)
+
+
+def _has_more_white_space(one: str, other: str) -> bool:
+    """Returns whether a name equals another except for additional invisible characters."""
+    return len(one) > len(other) and without_invisible_characters(one) == without_invisible_characters(other)
 
 
 def _similar_services(details: dict[str, Any]) -> Iterator[Advice]:
@@ -455,7 +464,13 @@ class SimilarNames:
         folded = folded_name(wanted)
         near = self._by_folded.get(folded, [])
         if not near and len(folded) >= _ONE_EDIT_LENGTH_MIN:
-            near = [
-                name for other, names in self._by_folded.items() if differs_by_one_edit(folded, other) for name in names
-            ]
+            near = [name for other, names in self._by_folded.items() if _is_misspelled(folded, other) for name in names]
         return [] if wanted in near else sorted(near)[:_LISTED_MAX]
+
+
+def _is_misspelled(one: str, other: str) -> bool:
+    """Returns whether two names differ by one letter, but not only in digits or in a last part of one letter, as `//S1` and `//S2`, or `//A` and `//B`."""
+    if not differs_by_one_edit(one, other) or without_digits(one) == without_digits(other):
+        return False
+    (path, _, last), (other_path, _, other_last) = one.rpartition("/"), other.rpartition("/")
+    return path != other_path or min(len(without_digits(last)), len(without_digits(other_last))) > 1

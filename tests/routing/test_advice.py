@@ -252,6 +252,29 @@ def test_similar_service_is_suggested(near: str, tmp_path: Path) -> None:
     assert _explained(script, tmp_path, **_STARTED_IN_SALES).decision["outcome"] == "LOCAL"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "existing"), [("//Shop/S21", "//Shop/S1"), ("//s/E", "//s/A"), ("//s/S1", "//s/T1"), ("//s/A", "//s/AB")]
+)
+def test_name_that_differs_on_purpose_is_not_suggested(wanted: str, existing: str, tmp_path: Path) -> None:
+    script = f"USE Orders CREATE SERVICE [{existing}] ON QUEUE Advised\nUSE Sales CREATE ROUTE R WITH ADDRESS = 'LOCAL'"
+    explained = _explained(script, tmp_path, wanted, **_STARTED_IN_SALES)
+    assert f"TO SERVICE N'{existing}'" not in str(explained)
+
+
+@pytest.mark.parametrize("wanted", [" //Orders", "//Orders ", "// Orders", "//Orders\u200b"])
+def test_route_is_not_changed_to_a_name_with_more_white_space(wanted: str, tmp_path: Path) -> None:
+    script = "USE Sales CREATE ROUTE R WITH SERVICE_NAME = '//Orders', ADDRESS = 'TCP://far'"
+    commands = _commands(_explained(script, tmp_path, wanted, **_STARTED_IN_SALES))
+    assert commands[0] == "BEGIN DIALOG ... TO SERVICE N'//Orders';"
+    assert not any("ALTER ROUTE" in command for command in commands)
+
+
+def test_route_with_white_space_in_its_name_is_corrected(tmp_path: Path) -> None:
+    script = "USE Sales CREATE ROUTE R WITH SERVICE_NAME = '//Orders ', ADDRESS = 'TCP://far'"
+    commands = _commands(_explained(script, tmp_path, "//Orders", **_STARTED_IN_SALES))
+    assert commands[0] == "USE [Sales]; ALTER ROUTE [R] WITH SERVICE_NAME = N'//Orders';"
+
+
 def test_unreachable_similar_service_is_not_suggested(tmp_path: Path) -> None:
     assert "BEGIN DIALOG" not in str(_explained(_SERVICE, tmp_path, "//orders", **_STARTED_IN_SALES))
 

@@ -18,6 +18,7 @@ from ssbroker._text import (
     restore_spaces,
     shown,
     string_literal,
+    without_digits,
 )
 from ssbroker.ddl import catalog_views, refusal_texts, statements
 from ssbroker.ddl.annotations import parse_broker_id, parse_lifetime, parse_list, parse_route_id
@@ -339,7 +340,7 @@ class InstanceModel:
             (
                 other
                 for other in self.created_databases()
-                if differs_by_one_edit(key, folded(other)) and _without_digits(key) != _without_digits(folded(other))
+                if differs_by_one_edit(key, folded(other)) and without_digits(key) != without_digits(folded(other))
             ),
             None,
         )
@@ -557,11 +558,6 @@ _BY_DATABASE: Final = (
     "certificates",
     "bindings",
 )
-
-
-def _without_digits(name: str) -> str:
-    """Removes digits, because numbered names, such as Shop1 and Shop2, differ on purpose."""
-    return "".join(character for character in name if not character.isdigit())
 
 
 def _names_in(objects: Mapping[Key, object], database: str) -> list[str]:
