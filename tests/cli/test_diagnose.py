@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -330,6 +331,42 @@ def test_instance_folder_has_the_addresses_of_its_last_server(run: Run, tmp_path
     found = run("trace", shop, stock, "--from", "shop", "--to-service", "//Stock")
     assert (found.status, found.err) == (0, "")
     assert "=> DELIVERED to stock/Sales" in found.out
+
+
+def test_loopback_addresses_of_instance_folders(run: Run, tmp_path: Path) -> None:
+    """A route to a port of the same machine at which no instance listens leads nowhere; elsewhere, the recorded address is unknown."""
+    folders = (tmp_path / "shop", tmp_path / "stock")
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(Instance.create(each, name=each.name)) for each in folders)
+        here, there = (stack.enter_context(each.serve(port=0, allow_unencrypted=True)).address for each in (one, other))
+        for instance, service, peer, address in (
+            (one, "//Shop", "//Stock", there),
+            (other, "//Stock", "//Shop", "TCP://127.0.0.1:1"),
+        ):
+            instance.execute(
+                "CREATE DATABASE Sales\nGO\nUSE Sales; CREATE QUEUE Q; "
+                f"CREATE SERVICE [{service}] ON QUEUE Q ([DEFAULT]); "
+                f"CREATE ROUTE Peer WITH SERVICE_NAME = '{peer}', ADDRESS = '{address}';"
+            )
+    recorded = run("lint", *folders)
+    assert recorded.status == 1
+    assert "SSB017 error" in recorded.out
+    assert "whether routes lead to shop, stock" in recorded.out
+    stated = run("lint", *folders, "--address", f"shop={here}", "--address", f"stock={there}")
+    assert f"In stock: USE [Sales]; ALTER ROUTE [Peer] WITH ADDRESS = N'{here}';" in stated.out
+    assert "whether routes lead to" not in stated.out
+    other.close()
+    with Instance.open(folders[1], background=False) as instance:
+        instance.execute("USE Sales; ALTER ROUTE Peer WITH ADDRESS = 'TCP://shop.example:4022';")
+    assert run("lint", *folders).status == 0
+
+
+def test_stated_loopback_address_in_a_script_counts(run: Run, tmp_path: Path) -> None:
+    for name, script in (("NORTH", NORTH), ("SOUTH", SOUTH + BACK)):
+        local = script.replace("north:4022", "127.0.0.1:4022").replace("south:4022", "127.0.0.1:4023")
+        (tmp_path / f"{name}.sql").write_text(local)
+    found = run("lint", tmp_path / "NORTH.sql", tmp_path / "SOUTH.sql", *AT)
+    assert "whether routes lead to" not in found.out
 
 
 def test_addresses_are_stated_by_an_option(run: Run, tmp_path: Path) -> None:

@@ -37,20 +37,21 @@ class KnownAddresses:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet: Final = fleet
-        self._unstated_at: Final[dict[str, tuple[str, ...]]] = {}
+        self._known: Final[dict[str, tuple[str, ...]]] = {}
+        self._unstated_at: Final[dict[str, dict[str, None]]] = {}
 
     def of(self, instance: str) -> tuple[str, ...]:
         """Returns the addresses by which other instances reach an instance; empty if they are unknown.
 
-        The endpoint in a script determines only loopback addresses such as `localhost`: the host is not known, and at
-        another instance these addresses lead elsewhere.
+        Loopback addresses such as `localhost` count only if they were specified explicitly. Those of an endpoint in a script
+        or of a server do not: the host is not known, and on another machine they lead elsewhere.
         """
-        owners = self._owners
-        return tuple(
-            address
-            for address in self._fleet[instance].addresses
-            if owners.get(address) == instance and not LOOPBACK.match(address)
-        )
+        if instance not in self._known:
+            catalog = self._fleet[instance]
+            own = [address for address in catalog.addresses if self._owners.get(address) == instance]
+            stated = catalog.details.stated_addresses if any(map(LOOPBACK.match, own)) else ()
+            self._known[instance] = tuple(each for each in own if each in stated or not LOOPBACK.match(each))
+        return self._known[instance]
 
     @cached_property
     def unstated(self) -> tuple[str, ...]:
@@ -60,14 +61,22 @@ class KnownAddresses:
 
     def possible_owners(self, address: str, *, seen_from: str) -> list[str]:
         """Returns other instances that may have an address, because at most their port is known; stops at one more than messages list."""
+        unstated = self._unstated_with_port(address)
+        return list(islice((other for other in unstated if other != seen_from), LISTED_MAX + 1))
+
+    def may_have(self, instance: str, address: str) -> bool:
+        """Returns whether an instance whose address is not known may have an address; a port on the same machine must be its own."""
+        return instance in (self._unstated_with_port(address) if LOOPBACK.match(address) else self.unstated)
+
+    def _unstated_with_port(self, address: str) -> dict[str, None]:
         port = address.rpartition(":")[2]
         if port not in self._unstated_at:
-            self._unstated_at[port] = tuple(
+            self._unstated_at[port] = dict.fromkeys(
                 instance
                 for instance in self.unstated
                 if not (own := self._fleet[instance].addresses) or any(each.endswith(f":{port}") for each in own)
             )
-        return list(islice((other for other in self._unstated_at[port] if other != seen_from), LISTED_MAX + 1))
+        return self._unstated_at[port]
 
     def listening(self, address: str, *, seen_from: str) -> Listening | None:
         """Returns the ports on the host of an address that no instance has; None if no port is known, or an instance may have the address."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from ssbroker._text import restore_spaces
@@ -42,7 +43,7 @@ class ReturnPaths:
     def __init__(self, graph: RoutingGraph) -> None:
         self.reach: Final = ReachabilitySets(graph, is_initiator=False)
         self._graph = graph
-        self._unstated = frozenset(KnownAddresses(graph.fleet).unstated)
+        self._addresses = KnownAddresses(graph.fleet)
         self._indices = {start: index for index, start in enumerate(self.reach.starts)}
         self._kept: dict[Start, tuple[ReturnPath, ...]] = {}
 
@@ -56,7 +57,7 @@ class ReturnPaths:
         tables = self._graph.at(start.instance).tables
         origin = RoutingEnd("DELIVERED", *start)
         # An unknown address may belong to the initiator's instance if the address of that instance is not known.
-        is_stated = start.instance not in self._unstated
+        may_have = partial(self._addresses.may_have, start.instance)
         for service in tables.services.get(start.database, ()):
             if service in SYSTEM_SERVICES or (start.database == MSDB and service in _SERVICES_OF_MSDB):
                 continue  # they start no conversations with services of other instances
@@ -64,7 +65,10 @@ class ReturnPaths:
             certain = (
                 code
                 for code in set(codes)
-                if all(end == origin or (end.outcome == "ELSEWHERE" and not is_stated) for end in self.reach.ends[code])
+                if all(
+                    end == origin or (end.outcome == "ELSEWHERE" and may_have(str(end.address)))
+                    for end in self.reach.ends[code]
+                )
             )
             yield ReturnPath(service, codes, frozenset(certain))
 
