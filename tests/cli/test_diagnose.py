@@ -812,17 +812,30 @@ def test_compare_shows_the_skew_only_if_the_load_is_uneven(run: Run, tmp_path: P
         assert ("REMOTE TCP://before" in found.out, "Skew after" in found.out) == (True, has_skew)
 
 
+def test_lint_derives_the_addresses_to_specify_from_routes(run: Run, tmp_path: Path) -> None:
+    paths = (tmp_path / "NORTH.sql", tmp_path / "SOUTH.sql")
+    for path, script in zip(paths, (NORTH, SOUTH), strict=True):
+        path.write_text(script.partition("\n")[2])
+    routes = run("lint", *paths, *AT).out.splitlines()[-2]
+    option = "--address SOUTH=TCP://south:4022"
+    assert routes == (
+        "Not checked: whether routes lead to NORTH, SOUTH, whose address is not known (the routes for their services suggest "
+        f"{option})."
+    )
+    assert "whether routes lead to NORTH, whose" in run("lint", *paths, *AT, *option.split()).out
+
+
 def test_lint_says_what_it_did_not_check_beside_findings(folder: Path, run: Run, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / f"{name}.sql").write_text(
             f"CREATE DATABASE {name}; USE {name}; CREATE QUEUE Q; CREATE SERVICE [//{name}] ON QUEUE Q;"
         )
-    hidden = run("lint", tmp_path / "one.sql", tmp_path / "two.sql").out.splitlines()[-1]
-    assert hidden.startswith("Not checked")
-    assert (
-        "whether routes lead to one, two, whose address is not known (--address NAME=TCP://host:port, or -- ssbroker: addresses="
-        in hidden
+    routes, others = run("lint", tmp_path / "one.sql", tmp_path / "two.sql").out.splitlines()[-2:]
+    assert routes == (
+        "Not checked: whether routes lead to one, two, whose address is not known (--address NAME=TCP://host:port, or -- ssbroker: "
+        "addresses=TCP://host:port in its script)."
     )
+    assert others.startswith("Not checked, because the catalogs lack the information: ")
     shown = run("lint", "--fleet", folder, *AT)
     assert shown.status == 1
     assert "TRUSTWORTHY" in shown.out.splitlines()[-1]

@@ -101,6 +101,7 @@ def lint(
     """
     from ssbroker.diagnose import Findings, html_report, not_checked, sarif  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import lint as find_problems  # noqa: PLC0415 - the same
+    from ssbroker.diagnose.lint import unchecked_routes  # noqa: PLC0415 - the same
 
     current_time = datetime.now(UTC)
     now = parse_time(at, option="--at", default=current_time)
@@ -136,7 +137,14 @@ def lint(
         }
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
-        print_findings(found, Console(), folders=[*paths.values()], unchecked=unchecked)
+        routes = unchecked_routes(instances)
+        print_findings(
+            found,
+            Console(),
+            folders=[*paths.values()],
+            routes=routes,
+            unchecked=[each for each in unchecked if each != routes],
+        )
     if found:
         raise typer.Exit(1)
 
@@ -212,9 +220,9 @@ _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 def print_findings(
-    found: Findings, console: Console, *, folders: Sequence[Path] = (), unchecked: Sequence[str] = ()
+    found: Findings, console: Console, *, folders: Sequence[Path], routes: str | None, unchecked: Sequence[str]
 ) -> None:
-    """Prints the findings grouped by code, the most severe first, and the checks that were not made."""
+    """Prints the findings grouped by code, the most severe first, and the checks that were not made; those of `routes` have their own line."""
     from ssbroker.diagnose.findings import CODES, severity_count  # noqa: PLC0415 - keeps --help fast
 
     def line(text: str, style: str = "") -> None:
@@ -232,5 +240,7 @@ def print_findings(
         line("")
     counts = ", ".join(severity_count(severity, number) for severity, number in found.counts.items() if number)
     line(counts or "No problems found.")
+    if routes is not None:
+        line(f"Not checked: {routes}.", "yellow")
     if unchecked:
         line(f"Not checked, because the catalogs lack the information: {'; '.join(unchecked)}.")

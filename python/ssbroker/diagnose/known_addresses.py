@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import islice
 from typing import Final, NamedTuple
 
 from ssbroker._text import shortened_list
+from ssbroker.diagnose.catalog_rows import LOCAL, TRANSPORT, Tables
 from ssbroker.diagnose.fleet import LOOPBACK, Fleet, how_to_state_address
 
 LISTED_MAX: Final = 3
@@ -77,6 +79,22 @@ class KnownAddresses:
                 if not (own := self._fleet[instance].addresses) or any(each.endswith(f":{port}") for each in own)
             )
         return self._unstated_at[port]
+
+    def suggested(self, tables: Mapping[str, Tables]) -> dict[str, str]:
+        """Returns, for instances whose address is not known, the unknown address to which most routes for their services lead."""
+        hosts: defaultdict[str | None, set[str]] = defaultdict(set)
+        for instance, each in tables.items():
+            for service in each.hosts:
+                hosts[service].add(instance)
+        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for instance, each in tables.items():
+            for route in each.routes:
+                others = hosts.get(route.service, set()) - {instance}
+                is_unknown = self._fleet.at(route.address, seen_from=instance) is None
+                if is_unknown and route.address not in (LOCAL, TRANSPORT) and len(others) == 1:
+                    counts[others.pop()][route.address] += 1
+        found = {instance: counts[instance].most_common(1)[0][0] for instance in self.unstated if instance in counts}
+        return {instance: each for instance, each in found.items() if instance in self._unstated_with_port(each)}
 
     def listening(self, address: str, *, seen_from: str) -> Listening | None:
         """Returns the ports on the host of an address that no instance has; None if no port is known, or an instance may have the address."""

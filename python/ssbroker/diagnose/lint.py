@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -175,7 +176,6 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         subject if len(instances) == len(whole) else f"{subject} (of {', '.join(instances)})"
         for subject, instances in missing.items()
     ]
-    unstated = KnownAddresses(whole).unstated
     without_ids = [
         restore_spaces(printable(f"{instance}/{database}"))
         for instance, catalog in whole.items()
@@ -185,11 +185,23 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         shown = ", ".join(shortened_list(without_ids, LISTED_MAX))
         hint = f"specify it {HOW_TO_STATE_ID}"
         subjects.insert(0, f"conversations that name the broker id of {shown}, which is not known ({hint})")
-    if len(whole) > 1 and unstated:
-        shown = ", ".join(shortened_list(unstated, LISTED_MAX))
-        hint = how_to_state_address("TCP://host:port")
-        subjects.insert(0, f"whether routes lead to {shown}, whose address is not known ({hint})")
-    return tuple(subjects)
+    routes = unchecked_routes(whole)
+    return tuple(subjects if routes is None else [routes, *subjects])
+
+
+def unchecked_routes(fleet: Fleet) -> str | None:
+    """Returns the first description of `not_checked` if it is about routes to instances whose address is not known; None otherwise."""
+    addresses = KnownAddresses(fleet)
+    if len(fleet) == 1 or not addresses.unstated:
+        return None
+    shown = ", ".join(shortened_list(addresses.unstated, LISTED_MAX))
+    hint = how_to_state_address("TCP://host:port")
+    if suggested := addresses.suggested({instance: read_tables(catalog) for instance, catalog in fleet.items()}):
+        options = [f"--address {shlex.quote(f'{instance}={address}')}" for instance, address in suggested.items()]
+        hint = f"the routes for their services suggest {' '.join(shortened_list(options, LISTED_MAX))}"
+    if any(fleet[instance].addresses for instance in addresses.unstated):
+        hint += "; loopback addresses do not show where other machines reach an instance; if all are on one machine, specify them"
+    return f"whether routes lead to {shown}, whose address is not known ({hint})"
 
 
 def _databases_without_id(catalog: Catalog) -> list[str]:
