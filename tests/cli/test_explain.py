@@ -117,6 +117,21 @@ def test_delivery_to_a_service_without_a_contract(tmp_path: Path, run: Run) -> N
     )
 
 
+def test_delivery_to_a_service_with_a_disabled_queue(tmp_path: Path, run: Run) -> None:
+    script = tmp_path / "shop.sql"
+    script.write_text(
+        "CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q WITH STATUS = OFF; CREATE SERVICE [//Own] ON QUEUE Q ([DEFAULT]);"
+    )
+    note = (
+        "The queue of the service //Own is disabled, so the message waits in the transmission queue of Sales until the queue is "
+        "enabled: USE [Sales]; ALTER QUEUE [dbo].[Q] WITH STATUS = ON;"
+    )
+    assert run("explain", script, "--to-service", "//Own").out.endswith(f"\n{note}\n")
+    assert json.loads(run("explain", script, "--to-service", "//Own", "--json").out)["notes"] == [note]
+    script.write_text(script.read_text() + " ALTER QUEUE Q WITH STATUS = ON;")
+    assert "disabled" not in run("explain", script, "--to-service", "//Own").out
+
+
 PARTLY_REFUSED = """CREATE DATABASE Sales
 GO
 USE Sales

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from ssbroker._text import bracketed, restore_spaces
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.diagnose_options import database_names, instance_name
 from ssbroker.cli.options import (
@@ -110,11 +111,21 @@ def explain(
             conversation_id=conversation_id,
             now=parse_time(at, option="--at", default=datetime.now(UTC)),
         )
-    service = loaded.details.services.get((explanation.decision["target_database"], to_service))
+    database = explanation.decision["target_database"]
+    service = loaded.details.services.get((database, to_service))
+    queue = None if service is None else loaded.details.queues.get((database, service.queue))
     notes = []
     if service is not None and not service.accepts_conversations and not from_target:
         notes.append(
             f"The service {to_service} has no contract, so it refuses every conversation that is started with it (error -8408)."
+        )
+    elif queue is not None and not queue.is_enabled:
+        enable = f"ALTER QUEUE {bracketed(queue.schema)}.{bracketed(queue.name)} WITH STATUS = ON;"
+        notes.append(
+            restore_spaces(
+                f"The queue of the service {to_service} is disabled, so the message waits in the transmission queue of {database} "
+                f"until the queue is enabled: USE {bracketed(database)}; {enable}"
+            )
         )
     if from_outside and lacks_msdb(loaded):
         notes.append(
