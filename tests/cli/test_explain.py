@@ -161,7 +161,9 @@ def test_lenient_answers_from_the_other_statements(tmp_path: Path, run: Run, com
 
     assert (strict.status, strict.out) == (2, "")
     assert strict.err.startswith(f"ssbroker: {script}:6: GRANT SEND [//Other]: error 15151: ")
-    assert strict.err.endswith("; to skip such statements with a warning, use --lenient\n")
+    assert strict.err.endswith(
+        "; ssbroker lint lists all such statements; to skip them with a warning, use --lenient\n"
+    )
     expected = ["stock:4022", "No conversation changes."][command == "compare"]
     assert expected in (lenient.out if command != "route" else (tmp_path / "out.csv").read_text())
     refused, address, unknown = lenient.err.splitlines()[:3]

@@ -214,12 +214,15 @@ def parse_variables(variables: Sequence[str] | None) -> dict[str, str]:
 
 @contextmanager
 def suggesting_lenient(*, lenient: bool) -> Iterator[None]:
-    """Adds to the error of a statement that SQL Server would reject, which has a number, that `--lenient` skips the statement."""
+    """Adds to the error of a statement that SQL Server would reject, which has a number, that `lint` lists such statements and `--lenient` skips them."""
     try:
         yield
     except DdlError as error:
         if not lenient and error.number is not None and error.number not in _UNCLOSED:
-            error.args = (f"{error}; to skip such statements with a warning, use --lenient", *error.args[1:])
+            error.args = (
+                f"{error}; ssbroker lint lists all such statements; to skip them with a warning, use --lenient",
+                *error.args[1:],
+            )
         raise
 
 
