@@ -197,6 +197,21 @@ def test_export_of_sql_server_is_explained_as_it_is(folder: Path, run: Run, enco
     ]
 
 
+def test_long_status_ends_after_a_sentence(run: Run, tmp_path: Path) -> None:
+    service = f"//stock.example/{'a' * 100}"
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        instance.execute(
+            "CREATE DATABASE Sales\nGO\nUSE Sales; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q ([DEFAULT]);"
+        )
+        with instance.database("Sales").transaction() as t:
+            t.send(t.begin_dialog("//Sales", service), b"two chairs")
+    found = run("stuck", tmp_path / "shop")
+    (status,) = (line for line in found.out.splitlines() if "transmission_status" in line)
+    assert status.endswith(
+        f"create it in its database: USE <database>; CREATE SERVICE [{service}] ON QUEUE <queue> (<contract>); ..."
+    )
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_json_and_output_equal_the_function(
     folder: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -353,7 +354,7 @@ def _print_group(row: dict[str, Any], times: list[datetime | None], instance: st
     print_prose(console, f"{count_of(len(times), 'message')} in {where}{age}", colour)
     print_prose(console, f"  => {row['end']}")
     if row["transmission_status"]:
-        print_prose(console, f"  transmission_status: {one_line(row['transmission_status'])}")
+        print_prose(console, f"  transmission_status: {_shortened(row['transmission_status'])}")
     if row["code"] is not None:
         print_prose(console, f"  {row['code']}: {CODES[row['code']].title}\n  {CODES[row['code']].why}")
     nothing_found = _NO_PROBLEM if row["is_followed"] else _NOT_FOLLOWED
@@ -362,3 +363,16 @@ def _print_group(row: dict[str, Any], times: list[datetime | None], instance: st
     if row["remedy"] is not None:
         print_prose(console, f"{'    ' if cause else '  - '}{row['remedy']}", "dim")
     print_prose(console, "")
+
+
+_STATUS_LENGTH_MAX: Final = 500
+_SENTENCE_END: Final = re.compile(r"[.;] (?=[A-Z][a-z])")  # statements in T-SQL begin with a word in upper case
+
+
+def _shortened(status: str) -> str:
+    """Returns a status on one line; a very long one ends after a sentence, so that statements in it are not cut."""
+    line = " ".join(status.split())
+    if len(line) <= _STATUS_LENGTH_MAX:
+        return line
+    ends = [found.start() + 1 for found in _SENTENCE_END.finditer(line, 0, _STATUS_LENGTH_MAX)]
+    return f"{line[: ends[-1]]} ..." if ends else one_line(line)
