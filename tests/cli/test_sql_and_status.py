@@ -172,7 +172,8 @@ NESTED = (
 )
 
 
-def test_lists_and_structs_are_json(run: Run, folder: Path) -> None:
+def test_lists_and_structs_are_json(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     row = {
         "names": [None, "é"],
         "row": {"id": "6f9619ff-8b86-d011-b42d-00c04fc964ff", "body": ["0x01"]},
