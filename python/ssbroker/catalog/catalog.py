@@ -418,8 +418,8 @@ class Catalog:
             pending_requests=self.pending_requests,
         )
         copied._script = self._script  # noqa: SLF001 - an object of this class
-        stated = self.details.stated_addresses.union(map(_core.normalize_address, more))
-        return copied.with_details(replace(self.details, stated_addresses=stated))
+        stated = self.details.specified_addresses.union(map(_core.normalize_address, more))
+        return copied.with_details(replace(self.details, specified_addresses=stated))
 
     @property
     def native(self) -> _core.Catalog:

@@ -106,7 +106,7 @@ class InstanceDetails:
         is_complete: Whether the source shows all databases and services; a script that creates no database may describe only a part of an instance.
         former_broker_ids: The former broker ids of each database whose current broker id is unknown.
         offline: The databases that are offline.
-        stated_addresses: The addresses that were specified explicitly, in normal form, and not derived from an endpoint or a server.
+        specified_addresses: The addresses that were specified explicitly, in normal form, and not derived from an endpoint or a server.
     """
 
     services: Mapping[tuple[str, str], ServiceDetails] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class InstanceDetails:
     is_complete: bool = True
     former_broker_ids: Mapping[str, frozenset[bytes]] = field(default_factory=dict)
     offline: frozenset[str] = frozenset()
-    stated_addresses: frozenset[str] = frozenset()
+    specified_addresses: frozenset[str] = frozenset()
 
 
 NO_DETAILS = InstanceDetails()
@@ -172,5 +172,5 @@ def details_of_script(model: InstanceModel) -> InstanceDetails:
             if database.guid is None and database.former_guids
         },
         offline=frozenset(name for name, database in model.databases.items() if database.is_offline),
-        stated_addresses=frozenset(map(_core.normalize_address, model.addresses)),
+        specified_addresses=frozenset(map(_core.normalize_address, model.addresses)),
     )

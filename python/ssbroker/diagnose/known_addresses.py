@@ -51,7 +51,7 @@ class KnownAddresses:
         if instance not in self._known:
             catalog = self._fleet[instance]
             own = [address for address in catalog.addresses if self._owners.get(address) == instance]
-            stated = catalog.details.stated_addresses if any(map(LOOPBACK.match, own)) else ()
+            stated = catalog.details.specified_addresses if any(map(LOOPBACK.match, own)) else ()
             self._known[instance] = tuple(each for each in own if each in stated or not LOOPBACK.match(each))
         return self._known[instance]
 
