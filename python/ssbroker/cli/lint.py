@@ -99,9 +99,9 @@ def lint(
 
     Exit status: 0 if no findings are reported, 1 if any are, 2 after an error.
     """
-    from ssbroker.diagnose import Findings, html_report, not_checked, sarif  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose import Findings, html_report, sarif  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import lint as find_problems  # noqa: PLC0415 - the same
-    from ssbroker.diagnose.lint import unchecked_routes  # noqa: PLC0415 - the same
+    from ssbroker.diagnose.lint import other_unchecked, unchecked_routes  # noqa: PLC0415 - the same
 
     current_time = datetime.now(UTC)
     now = parse_time(at, option="--at", default=current_time)
@@ -126,25 +126,19 @@ def lint(
         write_text(sarif_file, json.dumps(log, indent=2, ensure_ascii=False) + "\n")
     if html is not None:
         write_text(html, html_report(instances, findings=found, at=now))
-    unchecked = [*not_checked(instances), *(f"the database {name}, whose file cannot be used" for name in unread)]
+    routes = unchecked_routes(instances)
+    unchecked = [*other_unchecked(instances), *(f"the database {name}, whose file cannot be used" for name in unread)]
     if as_json:
         findings = [finding.to_dict() for finding in found]
         report = {
             "counts": found.counts,
             "skipped_statements": ddl.counts(notes),
             "findings": findings,
-            "not_checked": unchecked,
+            "not_checked": unchecked if routes is None else [routes, *unchecked],
         }
         typer.echo(json.dumps(report, indent=2, ensure_ascii=False))
     else:
-        routes = unchecked_routes(instances)
-        print_findings(
-            found,
-            Console(),
-            folders=[*paths.values()],
-            routes=routes,
-            unchecked=[each for each in unchecked if each != routes],
-        )
+        print_findings(found, Console(), folders=[*paths.values()], routes=routes, unchecked=unchecked)
     if found:
         raise typer.Exit(1)
 

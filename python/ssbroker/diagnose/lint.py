@@ -151,8 +151,14 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
         'TRUSTWORTHY of databases'
     """
     whole = Fleet.of(fleet)
+    routes = unchecked_routes(whole)
+    return (*([] if routes is None else [routes]), *other_unchecked(whole))
+
+
+def other_unchecked(fleet: Fleet) -> list[str]:
+    """Returns the descriptions of `not_checked` without that of `unchecked_routes`."""
     missing: dict[str, list[str]] = {}
-    for instance, catalog in whole.items():
+    for instance, catalog in fleet.items():
         details = catalog.details
         for subject, is_known in (
             (f"routes of msdb, for messages from other instances ({EXPORT_MSDB})", not lacks_msdb(catalog)),
@@ -173,24 +179,23 @@ def not_checked(fleet: Fleet | Catalog) -> tuple[str, ...]:
             if not is_known:
                 missing.setdefault(subject, []).append(instance)
     subjects = [
-        subject if len(instances) == len(whole) else f"{subject} (of {', '.join(instances)})"
+        subject if len(instances) == len(fleet) else f"{subject} (of {', '.join(instances)})"
         for subject, instances in missing.items()
     ]
     without_ids = [
         restore_spaces(printable(f"{instance}/{database}"))
-        for instance, catalog in whole.items()
+        for instance, catalog in fleet.items()
         for database in _databases_without_id(catalog)
     ]
     if without_ids:
         shown = ", ".join(shortened_list(without_ids, LISTED_MAX))
         hint = f"specify it {HOW_TO_STATE_ID}"
         subjects.insert(0, f"conversations that name the broker id of {shown}, which is not known ({hint})")
-    routes = unchecked_routes(whole)
-    return tuple(subjects if routes is None else [routes, *subjects])
+    return subjects
 
 
 def unchecked_routes(fleet: Fleet) -> str | None:
-    """Returns the first description of `not_checked` if it is about routes to instances whose address is not known; None otherwise."""
+    """Returns the description of routes to instances whose address is not known; None if there are no such instances, or only one instance."""
     addresses = KnownAddresses(fleet)
     if len(fleet) == 1 or not addresses.unstated:
         return None
