@@ -132,7 +132,7 @@ def oldest_message(connection: Connection, service: str, *, status: str | None =
 
 
 STATUS_MAX: Final = 1000
-"""The number of characters by which statuses are told apart; a URL has room for them."""
+"""The number of characters of a status that are compared. The live page sends no more, to keep the URL short."""
 
 # Counts with indexes only, because the rows contain the bodies. A wait that has ended may not have been freed yet.
 _IS_HELD: Final = leases.IS_HELD_SQL.format(now="?1")
