@@ -99,6 +99,16 @@ def test_an_invalid_row_suggests_to_list_it(tmp_path: Path, catalog: Path, run: 
     )
 
 
+def test_an_integer_that_is_no_direction_can_be_rejected(tmp_path: Path, catalog: Path, run: Run) -> None:
+    table = conversations(3).drop_columns(["is_initiator"]).append_column("is_initiator", pa.array([1, 2, 0]))
+    given = write(table, tmp_path / "in.parquet")
+    arguments = ("route", catalog, "--conversations", given, "-o", tmp_path / "out.parquet", "--at", NOW_TEXT)
+    assert run(*arguments).err.endswith(
+        "expected a bool, 1 or 0; to list invalid rows in a file and route the others, use --rejected FILE\n"
+    )
+    assert "  1 x is_initiator: out_of_range, such as '2'\n" in run(*arguments, "--rejected", tmp_path / "bad.csv").out
+
+
 def test_the_output_and_the_rejected_rows_need_two_files(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(5), tmp_path / "in.csv")
     result = run("route", catalog, "--conversations", given, "-o", tmp_path / "a.csv", "--rejected", tmp_path / "a.csv")

@@ -205,7 +205,8 @@ def _with_row_numbers(invalid: pa.Table, chunk: Chunk) -> pa.RecordBatch:
 
 def _with_option(error: InputError | SchemaError) -> InputError | SchemaError:
     """In an error of the router, replaces the argument name with the name of the option, and suggests `--rejected` for an invalid row."""
-    if isinstance(error, InvalidGuidError | NullError | UnknownDatabaseError) and error.row is not None:
+    is_of_row = isinstance(error, InvalidGuidError | NullError | UnknownDatabaseError) or error.column == "is_initiator"
+    if is_of_row and isinstance(error, InputError) and error.row is not None:
         error.args = (f"{error}; to list invalid rows in a file and route the others, use --rejected FILE",)
         return error
     if error.column != "conversation_id" or not isinstance(error, SchemaError):
