@@ -11,7 +11,7 @@ _map: Final[Any] = pa.map_  # the stubs are incomplete
 
 
 def replace_leaves(arrow_type: Any, replace: Callable[[Any], Any]) -> Any:
-    """Returns a type with each leaf replaced; dictionaries and extension types are leaves.
+    """Returns a type with each leaf of structs, maps and lists replaced; any other type is a leaf.
 
     Examples:
         >>> replace_leaves(pa.list_(pa.int8()), lambda leaf: pa.string())
@@ -36,7 +36,7 @@ def replace_leaves(arrow_type: Any, replace: Callable[[Any], Any]) -> Any:
 
 
 def without_dictionaries(schema: pa.Schema) -> pa.Schema:
-    """Returns a schema with each dictionary type, at any depth, replaced by the type of its values.
+    """Returns a schema with each dictionary type, also in structs, maps and lists, replaced by the type of its values.
 
     Examples:
         >>> without_dictionaries(pa.schema({"a": pa.list_(pa.dictionary(pa.int8(), pa.string()))})).field("a").type

@@ -204,6 +204,16 @@ def differs_by_one_edit(one: str, other: str) -> bool:
     return any(mine == theirs for mine, theirs in edits)
 
 
+def may_be_misspelled(one: str, other: str) -> bool:
+    """Returns whether a name differs from another by one edit, but not only in digits.
+
+    Examples:
+        >>> [may_be_misspelled("Shop1", other) for other in ("Shep1", "Shop2", "Store")]
+        [True, False, False]
+    """
+    return differs_by_one_edit(one, other) and without_digits(one) != without_digits(other)
+
+
 def without_digits(name: str) -> str:
     """Removes digits, because numbered names, such as Shop1 and Shop2, differ on purpose."""
     return "".join(character for character in name if not character.isdigit())

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from ssbroker._text import (
     bracketed,
-    differs_by_one_edit,
     folded_name,
+    may_be_misspelled,
     quoted,
     route_name,
     shortened_list,
@@ -470,7 +470,7 @@ class SimilarNames:
 
 def _is_misspelled(one: str, other: str) -> bool:
     """Returns whether two names differ by one letter, but not only in digits or in a last part of one letter, as `//S1` and `//S2`, or `//A` and `//B`."""
-    if not differs_by_one_edit(one, other) or without_digits(one) == without_digits(other):
+    if not may_be_misspelled(one, other):
         return False
     (path, _, last), (other_path, _, other_last) = one.rpartition("/"), other.rpartition("/")
     return path != other_path or min(len(without_digits(last)), len(without_digits(other_last))) > 1

@@ -60,7 +60,7 @@ class Background:
         return self._run_due(now, timers_wait=None, delivery_wait=None)
 
     def _run_due_in_thread(self) -> datetime | None:
-        """Does all work that is due; a locked database does not delay the others."""
+        """Does all work that is due; waits for a locked database as `LockPatience` says, except to write statuses and request routes."""
         self._timer_patience.begin_round()
         self._delivery_patience.begin_round()
         return self._run_due(None, timers_wait=self._timer_patience, delivery_wait=self._delivery_patience)
@@ -161,7 +161,7 @@ class Background:
             database.commit_signals.notify(list(database.objects().queues_by_id))
             self.activation.changed(database)
         except SsbrokerError as error:
-            if not isinstance(error, LockTimeoutError) or has_work_failed(database, lock_wait):
+            if _has_failed(error, database, lock_wait):
                 log_failure(database, "changed objects could not be applied; retrying later", error)
             return False
         return True
@@ -175,7 +175,10 @@ class Background:
         is_delivered: bool,
         lock_wait: LockWait,
     ) -> int | None:
-        """Does due work in a database; returns the time at which more work is due. After a failure, does nothing until the time in `retries`."""
+        """Does due work in a database; returns the time at which more work is due.
+
+        After a failure, `retries` contains the time of the next attempt, and further calls with these `retries` do nothing.
+        """
         if database.database_id in retries:
             return retries[database.database_id]
         try:
@@ -184,7 +187,7 @@ class Background:
                 return run_due(database, now=now, is_delivered=is_delivered, lock_timeout=lock_timeout)
         except SsbrokerError as error:
             retry_at = now
-            if not isinstance(error, LockTimeoutError) or has_work_failed(database, lock_wait):
+            if _has_failed(error, database, lock_wait):
                 log_failure(database, "timers and lifetimes could not be processed; retrying in 1 s", error)
                 retry_at += SECOND
             return retries.setdefault(database.database_id, retry_at)
@@ -209,3 +212,8 @@ class Background:
         """Makes the thread call `run_due` at a time; None means immediately."""
         if self._instance.background:
             self._runner.wake(None if at is None else EPOCH + timedelta(microseconds=at))
+
+
+def _has_failed(error: SsbrokerError, database: DatabaseContext, lock_wait: LockWait) -> bool:
+    """Returns whether an error ends the work in a database, and not only a short wait for its lock."""
+    return not isinstance(error, LockTimeoutError) or has_work_failed(database, lock_wait)

@@ -349,9 +349,8 @@ class DatabaseContext:
         self._is_removed = True
         self.close()
 
-    @property
     def is_gone(self) -> bool:
-        """Whether the database was detached or dropped, so that its remaining work fails and need not be done."""
+        """Returns whether the database was detached or dropped, so that its remaining work fails and need not be done."""
         with suppress(StorageError):
             self.instance.databases_list.all()  # another process may have detached it
         return self._is_removed or self._is_detached
@@ -401,7 +400,7 @@ def log_failure(database: DatabaseContext, message: str, error: Exception) -> st
     """Logs a failure, at most 20 lines a minute for each message and database, unless the database is gone; returns the reason as text."""
     is_expected = isinstance(error, SsbrokerError)
     reason = str(error) if is_expected else f"{type(error).__name__}: {error}"
-    if isinstance(error, StorageError) and database.is_gone:
+    if isinstance(error, StorageError) and database.is_gone():
         return reason
     now = database.instance.microseconds()
     if database.instance.events.allows_line(message, level=logging.WARNING, source=database.name, now=now):

@@ -20,7 +20,7 @@ class LockPatience:
 
     The first wait is short, so that work in other databases is not late. But if many writers queue for a lock, a thread
     that always gave up early would never get it. So after each failure the next wait for this database is twice as
-    long, up to `lock_timeout`, and after a success it is twice as long as was necessary. A wait during which one
+    long, up to `lock_timeout`, and after a success it is twice as long as the wait and the work took. A wait during which one
     transaction held the lock says nothing about a queue: the next wait is no longer, and short if the work has failed.
     """
 
@@ -29,18 +29,18 @@ class LockPatience:
         """For each database, the seconds of the next wait, if it is longer than `SHORT_WAIT`."""
         self._locked_since: Final[dict[int, float]] = {}
         """For each locked database, the time of the first failed attempt since its work last succeeded or failed, by `time.monotonic`."""
-        self._locked_in_round: Final[dict[int, bool]] = {}
+        self._has_failed_in_round: Final[dict[int, bool]] = {}
         """Whether the work has failed in each database that was locked in this round."""
 
     def begin_round(self) -> None:
         """Allows one more wait for each database. After a failed wait, further attempts of the same round do not wait."""
-        self._locked_in_round.clear()
+        self._has_failed_in_round.clear()
 
     @contextmanager
     def waiting_for(self, database: DatabaseContext) -> Iterator[float]:
         """Provides the number of seconds to wait for the lock in the block, and learns from the result."""
         key, file = database.database_id, database.file
-        if key in self._locked_in_round:
+        if key in self._has_failed_in_round:
             yield 0.0
             return
         wait = min(self._waits.get(key, SHORT_WAIT), file.lock_timeout)
@@ -49,7 +49,7 @@ class LockPatience:
             yield wait
         except LockTimeoutError:
             now, since = time.monotonic(), self._locked_since.setdefault(key, started)
-            self._locked_in_round[key] = has_failed = now - since >= file.lock_timeout
+            self._has_failed_in_round[key] = has_failed = now - since >= file.lock_timeout
             if has_failed:
                 self._locked_since[key] = now
             if holder is None or file.lock_holder != holder:
@@ -64,12 +64,12 @@ class LockPatience:
             self._waits[key] = wait
 
     def has_work_failed(self, database: DatabaseContext) -> bool:
-        """Returns whether a database that was locked in this round has been locked for `lock_timeout`, so that its work counts as failed."""
-        return self._locked_in_round.get(database.database_id, True)
+        """Returns whether work counts as failed: its database has been locked for `lock_timeout`, or was not locked in this round."""
+        return self._has_failed_in_round.get(database.database_id, True)
 
 
 LockWait = float | LockPatience | None
-"""Seconds to wait for a lock; None means the `lock_timeout` of the instance."""
+"""How long to wait for a lock: a number of seconds, what is known about each database, or None for the `lock_timeout` of the instance."""
 
 
 def waiting_for(database: DatabaseContext, lock_wait: LockWait) -> AbstractContextManager[float | None]:

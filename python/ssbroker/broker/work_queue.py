@@ -135,7 +135,7 @@ class WorkQueue:
             LockTimeoutError: `transaction` is None, and other writers held the database file for longer than
                 `lock_timeout`, or this thread is in the block of a transaction of the same database; pass that
                 transaction.
-            BrokerError: The message cannot be sent, or cannot be scheduled because the queue is disabled; see its `number`.
+            BrokerError: The message cannot be sent, or cannot be scheduled, because the queue or message delivery is disabled; see its `number`.
 
         Examples:
             >>> import tempfile
@@ -189,7 +189,7 @@ class WorkQueue:
             SchemaError: Without a codec, `body` is not bytes; or `transaction` is not a `Transaction`.
             OptionError: `body` cannot be encoded, `codec` or `at` is not valid, or `transaction` belongs to another database.
             LockTimeoutError: As for `put`.
-            BrokerError: The message cannot be sent, or cannot be scheduled because the queue is disabled; see its `number`.
+            BrokerError: The message cannot be sent, or cannot be scheduled, because the queue or message delivery is disabled; see its `number`.
 
         Examples:
             >>> import asyncio, tempfile
@@ -622,14 +622,15 @@ class WorkQueue:
 
     def _send(self, transaction: Transaction, message_type: str, content: bytes | None, due: int | None) -> uuid.UUID:
         with work_of(transaction) as work:
-            is_scheduled = due is not None and due > work.now()
-            if is_scheduled:
+            if due is not None and due <= work.now():
+                due = None
+            if due is not None:
                 self._check_schedulable(work)
             plan = self._dialog_plan(work.objects)
             sent = None if plan is None else work_queue_conversations.send_first(work, plan, message_type, content)
             if sent is None:
                 sent = self._send_in_steps(work, message_type, content)
-            if due is not None and is_scheduled:
+            if due is not None:
                 if sent.group is None:
                     raise BrokerError(
                         f"the message cannot be scheduled, because a route of the database {work.database!r} leads from its "

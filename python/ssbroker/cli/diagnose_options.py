@@ -176,7 +176,7 @@ def parse_start(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]
     """Parses `INSTANCE/DATABASE` to both names, either of which may be omitted.
 
     A single name is an instance if the fleet has several instances and one with this name; otherwise, it is a database,
-    of the only instance that has it. The case of both names is ignored.
+    of the only instance that has it, or of none if several have it. The case of both names is ignored.
 
     Examples:
         >>> from ssbroker import Catalog, schemas

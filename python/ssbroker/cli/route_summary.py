@@ -105,7 +105,7 @@ def _merge(tables: list[pa.Table]) -> pa.Table:
 
 @dataclass(slots=True)
 class RejectedCause:
-    """Why rows are invalid, with the value of one of them; null if the column is null."""
+    """Why rows are invalid. `example` is the value of one of them; None if it is null."""
 
     column: str
     reason: str

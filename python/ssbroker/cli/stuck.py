@@ -211,7 +211,8 @@ def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -
             f"--queue: specify files with the rows of sys.transmission_queue, because the catalog of {instance} is not an instance folder"
         )
     with Instance.open(folders[instance], background=False) as opened:
-        for name, reason in opened.unavailable_databases.items() if database is None else ():
+        if database is None and opened.unavailable_databases:
+            name, reason = next(iter(opened.unavailable_databases.items()))
             raise InputError(
                 f"the messages of {instance}/{name} cannot be read: {reason}; "
                 f"--from {instance}/DATABASE explains those of another database"

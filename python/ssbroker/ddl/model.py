@@ -13,12 +13,11 @@ from ssbroker._arguments import is_service_name
 from ssbroker._text import (
     bracketed,
     did_you_mean,
-    differs_by_one_edit,
+    may_be_misspelled,
     most_similar,
     restore_spaces,
     shown,
     string_literal,
-    without_digits,
 )
 from ssbroker.ddl import catalog_views, refusal_texts, statements
 from ssbroker.ddl.annotations import parse_broker_id, parse_lifetime, parse_list, parse_route_id
@@ -337,11 +336,7 @@ class InstanceModel:
             return None
         key = folded(name)
         return next(
-            (
-                other
-                for other in self.created_databases()
-                if differs_by_one_edit(key, folded(other)) and without_digits(key) != without_digits(folded(other))
-            ),
+            (other for other in self.created_databases() if may_be_misspelled(key, folded(other))),
             None,
         )
 

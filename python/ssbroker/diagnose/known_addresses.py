@@ -67,7 +67,7 @@ class KnownAddresses:
         return list(islice((other for other in unstated if other != seen_from), LISTED_MAX + 1))
 
     def may_have(self, instance: str, address: str) -> bool:
-        """Returns whether an instance whose address is not known may have an address; a port on the same machine must be its own."""
+        """Returns whether an instance whose address is not known may have an address: a loopback address only if its own port is unknown or the same."""
         return instance in (self._unstated_with_port(address) if LOOPBACK.match(address) else self.unstated)
 
     def _unstated_with_port(self, address: str) -> dict[str, None]:

@@ -27,7 +27,7 @@ from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router
 
-SYSTEM_SERVICES: Final = "http://schemas.microsoft.com/SQL/"
+SYSTEM_SERVICE_PREFIX: Final = "http://schemas.microsoft.com/SQL/"
 """The prefix of the services that exist in every SQL Server database."""
 
 
@@ -87,7 +87,7 @@ def _unused_route(
     """Yields why a valid, live route that is not a duplicate is never used."""
     tables, used = context.tables[instance], context.used_routes[instance]
     service = route.service
-    if service is not None and service.startswith(SYSTEM_SERVICES):
+    if service is not None and service.startswith(SYSTEM_SERVICE_PREFIX):
         return
     if service is not None and route.address == TRANSPORT and service not in addressed_names:
         yield route_problem(

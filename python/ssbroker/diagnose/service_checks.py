@@ -28,7 +28,7 @@ from ssbroker.diagnose.remedies import (
     new_route,
 )
 from ssbroker.diagnose.return_paths import ReturnPaths
-from ssbroker.diagnose.route_checks import SYSTEM_SERVICES, stale_routes
+from ssbroker.diagnose.route_checks import SYSTEM_SERVICE_PREFIX, stale_routes
 from ssbroker.diagnose.routing_graph import SENT_BACK, RoutingEnd
 from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices, difference
@@ -130,7 +130,7 @@ def _reached(context: CheckContext, reach: ReachabilitySets) -> _Reached:
     for service in sorted(all_services(context.graph)):
         codes = reach.codes(service)
         places.update((target, service) for code in set(codes) for target in targets_of[code])
-        if service == CONFIGURATION_SERVICE or service.startswith(SYSTEM_SERVICES):
+        if service == CONFIGURATION_SERVICE or service.startswith(SYSTEM_SERVICE_PREFIX):
             continue  # the instance itself requests routes from this service, and has the system services
         for number, (code, used) in enumerate(zip(codes, accepted, strict=True)):
             for target in targets_of[code]:
@@ -493,7 +493,7 @@ def check_own_services(context: CheckContext) -> Iterator[Problem]:
             named = {route.service for route in tables.routes if route.database == database and context.is_live(route)}
             missed: dict[str, RoutingEnd] = {}
             for service in names:
-                if service in named or service.startswith(SYSTEM_SERVICES) or service == CONFIGURATION_SERVICE:
+                if service in named or service.startswith(SYSTEM_SERVICE_PREFIX) or service == CONFIGURATION_SERVICE:
                     continue
                 if not context.accepts(instance, database, service):
                     continue
@@ -568,12 +568,12 @@ def _check_return_routes(context: CheckContext, targets: dict[int, dict[int, str
             related=[shown_names[number] for number, _ in numbers],
             stale=_first_of(stale, reach.starts[target], [initiators[number][1] for number, _ in numbers]),
             severity="warning"
-            if all(_may_start_nothing(context, paths, targets, *initiators[number], target) for number, _ in numbers)
+            if all(_may_be_no_initiator(context, paths, targets, *initiators[number], target) for number, _ in numbers)
             else None,
         )
 
 
-def _may_start_nothing(
+def _may_be_no_initiator(
     context: CheckContext, paths: ReturnPaths, targets: dict[int, dict[int, str]], start: int, service: str, target: int
 ) -> bool:
     """Returns whether a service perhaps starts no conversations with a target.

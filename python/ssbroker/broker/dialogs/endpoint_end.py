@@ -17,7 +17,7 @@ from ssbroker.store.conversation_endpoints import ConversationEndpoint
 
 CLOSED_RETENTION: Final = 30 * 60 * SECOND
 """Microseconds for which a closed endpoint is kept to detect replayed messages."""
-EXTENDED_BELOW: Final = 25 * 60 * SECOND
+EXTEND_RETENTION_BELOW: Final = 25 * 60 * SECOND
 """A duplicate extends the retention of a closed endpoint only if less than this remains, so that few duplicates cause a write."""
 
 
@@ -39,10 +39,10 @@ def close(work: Work, endpoint: ConversationEndpoint) -> None:
 
 
 def extend_retention(work: Work, sides: Collection[tuple[bytes, bool]]) -> None:
-    """Keeps longer those of the given endpoints (conversation, `is_initiator`) that are closed, because duplicates have arrived for them (P18)."""
+    """Extends the retention of the closed ones among these endpoints (conversation, `is_initiator`): duplicates have arrived for them (P18)."""
     now = work.now()
     conversation_endpoints.extend_closed(
-        work.connection, sides, until=now + CLOSED_RETENTION, below=now + EXTENDED_BELOW
+        work.connection, sides, until=now + CLOSED_RETENTION, below=now + EXTEND_RETENTION_BELOW
     )
 
 

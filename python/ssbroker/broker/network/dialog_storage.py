@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.acceptance import accept_any_body, complete_target, need_no_validation, refused_messages
-from ssbroker.broker.dialogs.endpoint_end import EXTENDED_BELOW
+from ssbroker.broker.dialogs.endpoint_end import EXTEND_RETENTION_BELOW
 from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT
 from ssbroker.broker.network.inbound_writer import InboundWriter, StalePlanError
 from ssbroker.broker.unit_of_work import database_transaction
@@ -148,7 +148,7 @@ class SqliteDialogStorage:
         """Returns whether duplicates have arrived for a closed endpoint that must be kept longer."""
         if not changes.with_duplicates:
             return False
-        below = self._database.instance.microseconds() + EXTENDED_BELOW
+        below = self._database.instance.microseconds() + EXTEND_RETENTION_BELOW
         with self._database.file.read() as connection:
             return conversation_endpoints.has_closed_to_extend(connection, changes.with_duplicates, below=below)
 
