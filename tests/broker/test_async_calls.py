@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from ssbroker import BrokerError, Instance, LeaseLostError, LockTimeoutError, St
 from ssbroker.broker.database import database_context
 from ssbroker.broker.dialogs import lease as leasing
 from ssbroker.broker.dialogs.lease import Claim
+from ssbroker.store.session import Session
 
 Run = Callable[[Callable[[], Awaitable[object]]], None]
 
@@ -264,6 +266,54 @@ def test_tasks_that_asyncio_cancels_at_random_lose_nothing(instance: Instance, q
     asyncio.run(main())
     assert sorted(done(instance), key=int) == [b"%d" % each for each in range(number)]
     assert remaining(queue) == []
+    assert states(instance) == []
+
+
+@pytest.mark.parametrize("has_acquired", [True, False])
+def test_one_thread_ends_the_transaction_of_a_cancelled_job(
+    instance: Instance, queue: WorkQueue, monkeypatch: pytest.MonkeyPatch, has_acquired: bool
+) -> None:
+    """A connection that two threads close at once would keep its transaction, and with it the write lock of the file."""
+    queue.put(b"one")
+    calls: dict[Session, set[int]] = {}
+    close = Session.close
+
+    def slow_close(session: Session) -> None:
+        calls.setdefault(session, set()).add(threading.get_ident())
+        time.sleep(0.05)
+        close(session)
+
+    monkeypatch.setattr(Session, "close", slow_close)
+
+    write_lock = database_context(instance.database("Queues")).file.write_lock
+
+    async def main() -> None:
+        taken = asyncio.Event()
+
+        async def work() -> None:
+            async with queue.take() as job:
+                taken.set()
+                async with job.transaction():
+                    pytest.fail("the task was cancelled before the block")
+
+        task = asyncio.create_task(work())
+        await taken.wait()
+        with instance.database("Queues").transaction() as holder:
+            assert holder.connection.in_transaction
+            while not write_lock.waiting:
+                await asyncio.sleep(0.01)
+            if not has_acquired:
+                task.cancel()
+                await asyncio.sleep(0.1)
+        if has_acquired:
+            time.sleep(0.1)  # noqa: ASYNC251  # the thread acquires the lock, and the task does not learn of it
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert remaining(queue) == [b"one"]
+    assert [len(threads) for threads in calls.values()] == [1] * len(calls)
     assert states(instance) == []
 
 

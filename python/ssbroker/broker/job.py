@@ -638,12 +638,25 @@ class _JobTransaction(Transaction):
         super().__enter__()
         self._job._transaction = self  # noqa: SLF001
         try:
-            with work_of(self) as work:
-                self._job._acknowledge(work)  # noqa: SLF001
+            self._prepare_block()
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
+
+    async def __aenter__(self) -> Self:
+        self._job._check()  # noqa: SLF001
+        try:
+            entered = await super().__aenter__()
+        except LeaseLostError:
+            await async_calls.complete(self._job._give_back)  # noqa: SLF001  # as in `_finish`
+            raise
+        self._job._transaction = self  # noqa: SLF001  # not earlier: until here, only the worker thread ends the transaction
+        return entered
+
+    def _prepare_block(self) -> None:
+        with work_of(self) as work:
+            self._job._acknowledge(work)  # noqa: SLF001
 
     def _finish(self, error: BaseException | None) -> None:
         if error is None:

@@ -591,15 +591,19 @@ class Transaction:
         self._roll_back_and_release()
 
     def _enter_and_begin(self) -> Self:
-        """Enters the block of a coroutine, in a worker thread."""
-        self.__enter__()
+        """Enters the block of a coroutine, in a worker thread. Its task may have been cancelled, and may do something else by now."""
+        Transaction.__enter__(self)
         self._leave_block()
         try:
-            self._begin()
+            self._prepare_block()
         except BaseException as error:
             self._roll_back(error)
             raise
         return self
+
+    def _prepare_block(self) -> None:
+        """Does what the transaction of a coroutine does before its block."""
+        self._begin()
 
     @contextmanager
     def _call(self) -> Iterator[Work]:
