@@ -19,6 +19,7 @@ def test_a_catalog_is_read_from_the_catalog_views() -> None:
     connection = Connection(shop())
     catalog = Catalog.from_sql_server(connection, addresses=["tcp://sql-01.example"])
     assert catalog.addresses == ("TCP://sql-01:4022", "TCP://sql-01.example:4022")
+    assert catalog.details.specified_addresses == {"TCP://sql-01.example:4022"}
     assert catalog.message_forwarding
     assert {
         row["name"]: (row["service_broker_guid"], row["is_broker_enabled"]) for row in catalog.databases.to_pylist()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Catalog, DuplicateError, InputError, SchemaError, schemas
-from ssbroker.diagnose import Fleet, html_report, lint, trace
+from ssbroker.diagnose import Fleet, html_report, lint, not_checked, trace
 from tests.diagnose.finding_cases import north, south
 from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW
@@ -89,3 +89,19 @@ def test_loopback_address_of_one_instance_leads_to_it_from_others() -> None:
     )
     assert both.at("TCP://localhost:4023", seen_from="A") == "B"
     assert both.addresses["TCP://127.0.0.1:4022"] == "A"
+
+
+def test_loopback_addresses_given_in_python_are_known() -> None:
+    """They were specified explicitly, unlike those of an endpoint in a script or of a server."""
+    first, second = (
+        Catalog(schemas.ROUTES.empty_table(), addresses=[f"TCP://127.0.0.1:{port}"]) for port in (4022, 4023)
+    )
+    assert not [each for each in not_checked(Fleet({"A": first, "B": second})) if "address is not known" in each]
+    derived = second.with_details(replace(second.details, specified_addresses=frozenset()))
+    assert [
+        each
+        for each in not_checked(Fleet({"A": first, "B": derived}))
+        if "lead to B, whose address is not known" in each
+    ]
+    moved = first.replace(routes=[{"name": "R", "remote_service_name": "//R", "address": "TCP://127.0.0.1:4023"}])
+    assert not [each for each in not_checked(Fleet({"A": moved, "B": second})) if "address is not known" in each]

@@ -263,8 +263,7 @@ class Catalog:
             With the driver `mssql-python`: `Catalog.from_sql_server(mssql_python.connect("Server=sql-01;..."))`.
         """
         source = sql_server.read_tables(connection)
-        more_addresses = string_list(addresses, name="addresses")
-        return cls._from_contents(replace(source, addresses=(*source.addresses, *more_addresses)))
+        return cls._from_contents(source).with_addresses(addresses)
 
     @classmethod
     def _from_contents(cls, contents: Contents, *, addresses: Sequence[str] = ()) -> Self:
@@ -276,7 +275,7 @@ class Catalog:
             addresses=addresses or contents.addresses,
             message_forwarding=contents.message_forwarding,
             pending_requests=contents.pending_requests,
-        ).with_details(getattr(contents, "details", None))
+        ).with_details(getattr(contents, "details", NO_DETAILS))
 
     @property
     def routes(self) -> pa.Table:
@@ -366,7 +365,9 @@ class Catalog:
         if self._details is not None:
             return self._details
         model = None if self._script is None else self._script.model
-        return NO_DETAILS if model is None else details_of_script(model)
+        if model is None:
+            return InstanceDetails(specified_addresses=frozenset(self.addresses))
+        return details_of_script(model)
 
     def with_details(self, details: InstanceDetails | None) -> Self:
         """Returns a copy of the catalog with other details.
@@ -409,17 +410,47 @@ class Catalog:
             ('TCP://stock:4022',)
         """
         more = string_list(addresses, name="addresses")
-        copied = type(self)(
-            self.routes,
-            self.databases,
-            self.services,
-            addresses=tuple(dict.fromkeys([*self.addresses, *more])),
-            message_forwarding=self.message_forwarding,
-            pending_requests=self.pending_requests,
-        )
+        if not more:
+            return self
+        copied = self.replace(addresses=tuple(dict.fromkeys([*self.addresses, *more])))
         copied._script = self._script  # noqa: SLF001 - an object of this class
-        stated = self.details.specified_addresses.union(map(_core.normalize_address, more))
-        return copied.with_details(replace(self.details, specified_addresses=stated))
+        specified = self.details.specified_addresses.union(map(_core.normalize_address, more))
+        return copied.with_details(replace(self.details, specified_addresses=specified))
+
+    def replace(
+        self,
+        *,
+        routes: Rows | None = None,
+        databases: Rows | None = None,
+        services: Rows | None = None,
+        addresses: Sequence[str] | None = None,
+        message_forwarding: bool | None = None,
+        pending_requests: Sequence[str] | None = None,
+    ) -> Self:
+        """Returns a copy of the catalog in which some arguments of `Catalog` are different; None keeps the current value.
+
+        The copy has the same `details`. It has no `script`, because its tables may differ from those of the script.
+
+        Raises:
+            SchemaError: A table lacks a column, or a column has the wrong type.
+            InputError: A value is invalid.
+            OptionError: `addresses`, `message_forwarding` or `pending_requests` has the wrong type.
+
+        Examples:
+            >>> from ssbroker import Catalog
+            >>> catalog = Catalog([{"name": "Orders", "remote_service_name": "//Orders", "address": "TCP://old"}])
+            >>> moved = catalog.replace(routes=[{"name": "Orders", "remote_service_name": "//Orders", "address": "TCP://new"}])
+            >>> moved.routes["address"].to_pylist(), moved.databases == catalog.databases
+            (['TCP://new:4022'], True)
+        """
+        return type(self)(
+            self.routes if routes is None else routes,
+            self.databases if databases is None else databases,
+            self.services if services is None else services,
+            addresses=self.addresses if addresses is None else addresses,
+            message_forwarding=self.message_forwarding if message_forwarding is None else message_forwarding,
+            pending_requests=self.pending_requests if pending_requests is None else pending_requests,
+        ).with_details(self.details)
 
     @property
     def native(self) -> _core.Catalog:

@@ -174,7 +174,7 @@ class Behaviour:
             for route in live_routes
         )
         self._local_router: Final = (
-            Router(_without_addresses(catalog), tie_break="round_robin", pending_request=pending_request)
+            Router(catalog.replace(addresses=()), tie_break="round_robin", pending_request=pending_request)
             if self._has_reentry
             else self._inbound_router
         )
@@ -400,16 +400,6 @@ def _count_by_broker(live_routes: Iterable[FleetRoute]) -> defaultdict[str, dict
     return named
 
 
-def _without_addresses(catalog: Catalog) -> Catalog:
-    return Catalog(
-        catalog.routes,
-        catalog.databases,
-        catalog.services,
-        message_forwarding=catalog.message_forwarding,
-        pending_requests=catalog.pending_requests,
-    )
-
-
 def may_begin_with_address(service: str) -> bool:
     """Returns whether a name may begin with an address: it contains a colon followed by a digit. The router decides."""
     return re.search(r":\d", service) is not None
@@ -431,13 +421,7 @@ def used_routes_of(catalog: Catalog, behaviour: Behaviour) -> set[tuple[str, int
     if any(route.service == CONFIGURATION_SERVICE for route in rows.routes):
         names = {ANY_NAME, ANY_ADDRESS, *rows.hosts, *catalog.pending_requests}
         names |= {route.service for route in rows.routes if route.service is not None}
-        waiting = Catalog(
-            catalog.routes,
-            catalog.databases,
-            catalog.services,
-            message_forwarding=catalog.message_forwarding,
-            pending_requests=sorted(names),
-        )
+        waiting = catalog.replace(addresses=(), pending_requests=sorted(names))
         found |= _used_routes(Behaviour(waiting, now=behaviour.now, rows=rows))
     return found
 

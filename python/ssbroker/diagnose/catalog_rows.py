@@ -167,23 +167,12 @@ def without_system_services(catalog: Catalog) -> Catalog:
     is_system = pc.is_in(pc.cast(catalog.services["name"], pa.string()), value_set=pa.array([*SYSTEM_SERVICES]))
     if not pc.any(is_system).as_py():
         return catalog
-    return _copied(catalog, services=catalog.services.filter(pc.invert(is_system)))
+    return catalog.replace(services=catalog.services.filter(pc.invert(is_system)))
 
 
 def with_databases(catalog: Catalog, rows: list[dict[str, Any]]) -> Catalog:
     """Returns a copy of a catalog with other rows of databases."""
-    return _copied(catalog, databases=pa.Table.from_pylist(rows, schema=schemas.DATABASES))
-
-
-def _copied(catalog: Catalog, *, databases: pa.Table | None = None, services: pa.Table | None = None) -> Catalog:
-    return Catalog(
-        catalog.routes,
-        catalog.databases if databases is None else databases,
-        catalog.services if services is None else services,
-        addresses=catalog.addresses,
-        message_forwarding=catalog.message_forwarding,
-        pending_requests=catalog.pending_requests,
-    ).with_details(catalog.details)
+    return catalog.replace(databases=pa.Table.from_pylist(rows, schema=schemas.DATABASES))
 
 
 def _column(table: pa.Table, name: str) -> list[Any]:

@@ -60,13 +60,11 @@ class ScriptOnCopies:
             warnings.simplefilter("ignore", DdlWarning)
             tables = self._start.tables_after(queues, script)
         routes = pa.concat_tables([tables.routes, unwritable.select(tables.routes.column_names)])
-        return Catalog(
-            routes,
-            tables.databases,
-            tables.services,
-            addresses=self._catalog.addresses,
+        return self._catalog.replace(
+            routes=routes,
+            databases=tables.databases,
+            services=tables.services,
             message_forwarding=tables.message_forwarding,
-            pending_requests=self._catalog.pending_requests,
         ).with_details(_details_after(self._catalog.details, script))
 
 
@@ -99,15 +97,7 @@ def _writable(catalog: Catalog) -> tuple[Catalog, pa.Table]:
     flipped = pa.array([not each for each in valid], pa.bool_())
     if all(valid):
         return catalog, catalog.routes.slice(0, 0)
-    written = Catalog(
-        catalog.routes.filter(mask),
-        catalog.databases,
-        catalog.services,
-        addresses=catalog.addresses,
-        message_forwarding=catalog.message_forwarding,
-        pending_requests=catalog.pending_requests,
-    )
-    return written, catalog.routes.filter(flipped)
+    return catalog.replace(routes=catalog.routes.filter(mask)), catalog.routes.filter(flipped)
 
 
 def _details_after(details: InstanceDetails, script: str) -> InstanceDetails:

@@ -225,15 +225,12 @@ class _Completion:
         routes: Any = catalog.routes
         is_any_service = pc.and_(pc.is_null(routes["remote_service_name"]), pc.is_null(routes["mirror_address"]))
         is_in_name = pc.and_(is_any_service, pc.equal(pc.utf8_upper(routes["address"]), "TRANSPORT"))
-        with_address = Catalog(
-            with_column(routes, "address", pc.if_else(is_in_name, address, routes["address"])),
-            catalog.databases,
-            catalog.services,
-            addresses=catalog.addresses,
-            message_forwarding=catalog.message_forwarding,
-            pending_requests=catalog.pending_requests,
+        with_address = with_column(routes, "address", pc.if_else(is_in_name, address, routes["address"]))
+        router = Router(
+            catalog.replace(routes=with_address),
+            tie_break=self.router.tie_break,
+            pending_request=self.router.pending_request,
         )
-        router = Router(with_address, tie_break=self.router.tie_break, pending_request=self.router.pending_request)
         table = _coded_decisions(router, self.labels, self.databases, self.now)
         hops = table["next_hop_address"]
         hops = pc.if_else(pc.fill_null(pc.equal(hops, address), fill_value=False), IN_NAME, hops)
