@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -171,3 +172,17 @@ def test_a_pickle_of_another_version_is_rejected() -> None:
         ssbroker.MalformedDataError, match=f"an incompatible version of ssbroker: its format is {version + 1}"
     ):
         restore(version + 1, *state, "something new")
+
+
+def test_replaced_addresses_count_as_specified() -> None:
+    catalog = Catalog(schemas.ROUTES.empty_table(), addresses=["TCP://old"])
+    assert catalog.replace(routes=ROUTES).details.specified_addresses == {"TCP://old:4022"}
+    assert catalog.replace(addresses=["TCP://new"]).details.specified_addresses == {"TCP://new:4022"}
+
+
+def test_a_copy_with_more_addresses_keeps_the_details_of_its_script(tmp_path: Path) -> None:
+    script = tmp_path / "shop.sql"
+    script.write_text("CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER;")
+    catalog = Catalog.load(script)
+    assert catalog.details.endpoint is not None
+    assert catalog.with_addresses(["TCP://shop"]).details.endpoint == catalog.details.endpoint

@@ -268,6 +268,9 @@ class Catalog:
     @classmethod
     def _from_contents(cls, contents: Contents, *, addresses: Sequence[str] = ()) -> Self:
         """Returns the catalog of the contents; `addresses`, if any, replace the addresses in the contents."""
+        # None: `details` reads those of the script.
+        has_script = getattr(contents, "script", None) is not None
+        details = None if has_script else getattr(contents, "details", NO_DETAILS)
         return cls(
             contents.routes,
             contents.databases,
@@ -275,7 +278,7 @@ class Catalog:
             addresses=addresses or contents.addresses,
             message_forwarding=contents.message_forwarding,
             pending_requests=contents.pending_requests,
-        ).with_details(getattr(contents, "details", NO_DETAILS))
+        ).with_details(details)
 
     @property
     def routes(self) -> pa.Table:
@@ -429,7 +432,8 @@ class Catalog:
     ) -> Self:
         """Returns a copy of the catalog in which some arguments of `Catalog` are different; None keeps the current value.
 
-        The copy has the same `details`. It has no `script`, because its tables may differ from those of the script.
+        The copy has the same `details`, except that all `addresses` count as specified explicitly if they are given. It
+        has no `script`, because its tables may differ from those of the script.
 
         Raises:
             SchemaError: A table lacks a column, or a column has the wrong type.
@@ -441,16 +445,19 @@ class Catalog:
             >>> catalog = Catalog([{"name": "Orders", "remote_service_name": "//Orders", "address": "TCP://old"}])
             >>> moved = catalog.replace(routes=[{"name": "Orders", "remote_service_name": "//Orders", "address": "TCP://new"}])
             >>> moved.routes["address"].to_pylist(), moved.databases == catalog.databases
-            (['TCP://new:4022'], True)
+            (['TCP://new'], True)
         """
-        return type(self)(
+        copied = type(self)(
             self.routes if routes is None else routes,
             self.databases if databases is None else databases,
             self.services if services is None else services,
             addresses=self.addresses if addresses is None else addresses,
             message_forwarding=self.message_forwarding if message_forwarding is None else message_forwarding,
             pending_requests=self.pending_requests if pending_requests is None else pending_requests,
-        ).with_details(self.details)
+        )
+        if addresses is None:
+            return copied.with_details(self.details)
+        return copied.with_details(replace(self.details, specified_addresses=frozenset(copied.addresses)))
 
     @property
     def native(self) -> _core.Catalog:
