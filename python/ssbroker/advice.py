@@ -131,7 +131,7 @@ def _service_not_found(details: dict[str, Any], table: dict[str, Any]) -> Iterat
         holder = max(holders, key=lambda database: database["is_broker_enabled"])
         if not holder["has_service"]:
             yield from _create_service(details, holder)
-    elif broker_id is not None and not details.get("unstated_broker_ids"):
+    elif broker_id is not None and not details.get("unknown_broker_ids"):
         yield Advice(
             f"No database of this instance has the broker id {broker_id}, so a route to LOCAL cannot deliver the message. "
             "End the conversation and start a new one, or correct the broker id or the address of the route."
@@ -270,9 +270,9 @@ def _unavailable_databases(
         for database in databases
         if database["has_service"] and broker_id not in (None, database["broker_instance"])
     ]
-    unstated = [name for name in others if name in details.get("unstated_broker_ids", ())]
-    if unstated:
-        yield _state_broker_ids(unstated)
+    unknown = [name for name in others if name in details.get("unknown_broker_ids", ())]
+    if unknown:
+        yield _specify_broker_ids(unknown)
     elif others:
         names = ", ".join(shortened_list(map(quoted, others), _LISTED_MAX))
         yield Advice(
@@ -282,7 +282,7 @@ def _unavailable_databases(
         )
 
 
-def _state_broker_ids(databases: list[str]) -> Advice:
+def _specify_broker_ids(databases: list[str]) -> Advice:
     names = ", ".join(shortened_list(map(quoted, databases), _LISTED_MAX))
     found = f"{names} has the service, but the catalog does not contain its broker id"
     one = "this database"
@@ -290,13 +290,13 @@ def _state_broker_ids(databases: list[str]) -> Advice:
         found = f"{names} have the service, but the catalog does not contain their broker ids"
         one = "one of these databases"
     return Advice(
-        f"{found}, so whether the conversation is for {one} cannot be determined; the decision assumes that it is not. State broker ids "
+        f"{found}, so whether the conversation is for {one} cannot be determined; the decision assumes that it is not. Specify broker ids "
         f"{HOW_TO_STATE_ID}. The instance returns them with:",
         f"{_READ_IDS};",
     )
 
 
-def unstated_ids_text(databases: Iterable[str]) -> str:
+def unknown_ids_text(databases: Iterable[str]) -> str:
     """Returns a sentence about databases whose broker ids the catalogs do not contain, and how to specify them."""
     names = list(databases)
     are = "broker ids of {} are" if len(names) > 1 else "broker id of {} is"

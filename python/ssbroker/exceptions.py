@@ -22,7 +22,7 @@ class InputError(SsbrokerError, ValueError):
         column: Name of the column, qualified by its table if there are several (`routes.address`); None if the error concerns no column.
         row: First invalid row, counted from 0 over the whole input; None if the error concerns no row.
         value: The invalid value as text, shortened; None if there is none.
-        expected: What was expected instead; None if not stated.
+        expected: What was expected instead; None if unknown.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class SchemaError(SsbrokerError, TypeError):
 
     Attributes:
         column: Name of the column or argument; None if the error concerns neither.
-        expected: The expected type; None if not stated.
+        expected: The expected type; None if unknown.
         actual: The actual type; None if the column is missing.
     """
 

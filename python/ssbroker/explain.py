@@ -214,7 +214,7 @@ def _locate(locate: dict[str, Any], origin: str, details: dict[str, Any]) -> Ite
         yield f"Locate: a database that has the service{_SEARCH_ORDER[origin]}"
     yield from _databases(locate["databases"], details, broker_id)
     if not locate["databases"]:
-        or_id = "" if broker_id is None or details.get("unstated_broker_ids") else " or the broker id"
+        or_id = "" if broker_id is None or details.get("unknown_broker_ids") else " or the broker id"
         yield f"  - no database of this instance has the service{or_id}"
     # No database is picked if a route other than the LOCAL route was chosen.
     if len(locate["candidates"]) > 1 and locate["picked"] is not None:
@@ -223,7 +223,7 @@ def _locate(locate: dict[str, Any], origin: str, details: dict[str, Any]) -> Ite
 
 def _as_known(verb: str, infinitive: str, details: dict[str, Any]) -> str:
     """Returns the verb of a negative statement, which is limited to what is known if broker ids are missing."""
-    return f"is known to {infinitive}" if details.get("unstated_broker_ids") else verb
+    return f"is known to {infinitive}" if details.get("unknown_broker_ids") else verb
 
 
 def _databases(databases: list[dict[str, Any]], details: dict[str, Any], broker_id: str | None = None) -> Iterator[str]:
@@ -233,8 +233,8 @@ def _databases(databases: list[dict[str, Any]], details: dict[str, Any], broker_
         state = "has the service" if database["has_service"] else "does not have the service"
         if broker_id is not None and database["broker_instance"] != broker_id:
             sign = "-"
-            is_unstated = database["name"] in details.get("unstated_broker_ids", ())
-            state += "; its broker id is not known" if is_unstated else ", but has a different broker id"
+            is_unknown = database["name"] in details.get("unknown_broker_ids", ())
+            state += "; its broker id is not known" if is_unknown else ", but has a different broker id"
         if not database["is_broker_enabled"]:
             sign, state = "-", f"{state}; message delivery is disabled"
         yield f"  {sign} {quoted(database['name']):<{width}}  {state}"

@@ -45,15 +45,15 @@ _FIXED_BY_SIMILAR_ROUTE: Final = ("address_unusable", "forwarding_disabled", "no
 _FIXED_BY_LOCAL_ROUTE: Final = ("forwarding_disabled", "no_route", "routing_loop")
 
 
-def find_unstated_broker_ids(catalog: Catalog, details: dict[str, Any]) -> list[str]:
+def find_unknown_broker_ids(catalog: Catalog, details: dict[str, Any]) -> list[str]:
     """Returns the databases that may have the required broker id, because the catalog does not contain their ids; omits `msdb` if it lacks the service."""
     last_pass = details["passes"][-1]
     located = last_pass["locate"] or last_pass["reply"] or {"databases": []}
     broker = located.get("broker_instance") or details["conversation"]["to_broker_instance"]
     if broker is None:
         return []
-    is_unstated: Any = pc.is_null(catalog.databases["service_broker_guid"])
-    names: list[Any] = catalog.databases.filter(is_unstated)["name"].to_pylist()
+    is_unknown: Any = pc.is_null(catalog.databases["service_broker_guid"])
+    names: list[Any] = catalog.databases.filter(is_unknown)["name"].to_pylist()
     former, omitted = catalog.details.former_broker_ids, {_MSDB} - {each["name"] for each in located["databases"]}
     return [name for name in names if name not in omitted and uuid.UUID(broker).bytes not in former.get(name, ())]
 
@@ -545,7 +545,7 @@ class Router:
         endpoint = self._catalog.details.endpoint
         more = {
             "similar_names": self._find_similar_names(to_service_name, details, explain),
-            "unstated_broker_ids": find_unstated_broker_ids(self._catalog, details),
+            "unknown_broker_ids": find_unknown_broker_ids(self._catalog, details),
         }
         known = {} if endpoint is None else {"endpoint": endpoint.name}
         return Explanation(details | more | known | try_fixes(self._catalog, details, now_us))

@@ -352,16 +352,16 @@ def test_loopback_addresses_of_instance_folders(run: Run, tmp_path: Path) -> Non
     assert recorded.status == 1
     assert "SSB017 error" in recorded.out
     assert "whether routes lead to shop, stock" in recorded.out
-    stated = run("lint", *folders, "--address", f"shop={here}", "--address", f"stock={there}")
-    assert f"In stock: USE [Sales]; ALTER ROUTE [Peer] WITH ADDRESS = N'{here}';" in stated.out
-    assert "whether routes lead to" not in stated.out
+    specified = run("lint", *folders, "--address", f"shop={here}", "--address", f"stock={there}")
+    assert f"In stock: USE [Sales]; ALTER ROUTE [Peer] WITH ADDRESS = N'{here}';" in specified.out
+    assert "whether routes lead to" not in specified.out
     other.close()
     with Instance.open(folders[1], background=False) as instance:
         instance.execute("USE Sales; ALTER ROUTE Peer WITH ADDRESS = 'TCP://shop.example:4022';")
     assert run("lint", *folders).status == 0
 
 
-def test_stated_loopback_address_in_a_script_counts(run: Run, tmp_path: Path) -> None:
+def test_specified_loopback_address_in_a_script_counts(run: Run, tmp_path: Path) -> None:
     for name, script in (("NORTH", NORTH), ("SOUTH", SOUTH + BACK)):
         local = script.replace("north:4022", "127.0.0.1:4022").replace("south:4022", "127.0.0.1:4023")
         (tmp_path / f"{name}.sql").write_text(local)
@@ -369,19 +369,19 @@ def test_stated_loopback_address_in_a_script_counts(run: Run, tmp_path: Path) ->
     assert "whether routes lead to" not in found.out
 
 
-def test_addresses_are_stated_by_an_option(run: Run, tmp_path: Path) -> None:
+def test_addresses_are_specified_by_an_option(run: Run, tmp_path: Path) -> None:
     for name, script in (("NORTH", NORTH), ("SOUTH", SOUTH + BACK)):
         (tmp_path / f"{name}.sql").write_text(script.partition("\n")[2])
     paths = (tmp_path / "NORTH.sql", tmp_path / "SOUTH.sql")
     tracing = ("trace", *paths, "--from", "NORTH", "--to-service", "//Stock", *AT)
-    stated = ("--address", "NORTH=TCP://north:4022", "--address", "south=TCP://south")
+    specified = ("--address", "NORTH=TCP://north:4022", "--address", "south=TCP://south")
     assert (
         "specify the address: --address SOUTH=TCP://south:4022, or -- ssbroker: addresses=TCP://south:4022"
         in run(*tracing).out
     )
-    assert run(*tracing, *stated).status == 0
+    assert run(*tracing, *specified).status == 0
     assert "address is not known" in run("lint", *paths, *AT).out
-    assert "address is not known" not in run("lint", *paths, *stated, *AT).out
+    assert "address is not known" not in run("lint", *paths, *specified, *AT).out
     assert run("compare", *paths, "--address", "SOUTH=TCP://south:4022", *AT).err == ""
     for option, problem in (
         ("EAST=TCP://east", "there is no instance 'EAST'; expected one of NORTH, SOUTH"),

@@ -101,9 +101,9 @@ def test_queue_of_an_instance_folder(served: tuple[Path, Path], run: Run) -> Non
     assert [row["database"] for row in json.loads(whole.out)] == ["Sales"] * 3 + ["Billing"] * 3
     assert run("stuck", shop, stock, "--from", "shop", "--json").out == whole.out
     assert run("stuck", shop, stock, "--from", "sales").out == given.out, "stock does not have this database"
-    stated = run("stuck", shop, "--address", "shop=TCP://away:4022", "--from", "shop/Sales")
-    assert "ELSEWHERE: sent to TCP://127.0.0.1" in stated.out
-    assert "SSB009" in stated.out, "a route to its own address"
+    specified = run("stuck", shop, "--address", "shop=TCP://away:4022", "--from", "shop/Sales")
+    assert "ELSEWHERE: sent to TCP://127.0.0.1" in specified.out
+    assert "SSB009" in specified.out, "a route to its own address"
     assert run("stuck", stock).out == "The transmission queue is empty.\n"
 
 

@@ -16,9 +16,9 @@ def test_the_table_of_the_page_is_what_the_lanes_state() -> None:
     head, _, *lines = page_rows()
     with_spark = [name for name, lane in LANES.items() if lane.has_spark]
     assert head[1:] == with_spark
-    stated = {line[0]: line for line in lines}
+    specified = {line[0]: line for line in lines}
     for row in rows(with_spark):
-        assert stated[row[0]] == row
+        assert specified[row[0]] == row
 
 
 def test_the_versions_of_the_page_are_those_of_the_lanes() -> None:

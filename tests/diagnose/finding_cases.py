@@ -77,10 +77,10 @@ def detailed(code: str, positive: InstanceDetails, negative: InstanceDetails, *o
     return Case(code=code, positive=both[0], objects=objects, negative=both[1])
 
 
-def endpoint_on(stated: str) -> Fleet:
+def endpoint_on(specified: str) -> Fleet:
     """Returns an instance whose endpoint listens on port 4023."""
     details = InstanceDetails(endpoint=EndpointDetails(name="Broker", state="STARTED"))
-    world = here(route(1, "LOCAL"), services=ORDERS, own=("TCP://localhost:4023", stated))
+    world = here(route(1, "LOCAL"), services=ORDERS, own=("TCP://localhost:4023", specified))
     return Fleet({"A": catalog_of(world).with_details(details)})
 
 

@@ -59,9 +59,9 @@ def test_id_before_new_broker_is_stale(hops: int, tmp_path: Path) -> None:
     assert stuck(whole, queue, instance="north", at=NOW)["code"].to_pylist() == ["SSB014"]
 
 
-def test_id_that_is_stated_after_new_broker_is_known(tmp_path: Path) -> None:
-    stated = f"{NEW_BROKER} -- ssbroker: service_broker_guid={SALES}"
-    (finding,) = worth_reporting(through_hops(tmp_path, 0, f"{KNOWN} {TO_SHOP}{stated}"))
+def test_id_that_is_specified_after_new_broker_is_known(tmp_path: Path) -> None:
+    specified = f"{NEW_BROKER} -- ssbroker: service_broker_guid={SALES}"
+    (finding,) = worth_reporting(through_hops(tmp_path, 0, f"{KNOWN} {TO_SHOP}{specified}"))
     assert finding.code == "SSB014"
     assert f"BROKER_INSTANCE = N'{SALES}'" in finding.remedy
 
@@ -122,7 +122,7 @@ def waiting(service: str = "//Stock", **columns: Any) -> pa.Table:
 
 
 @pytest.mark.rule("R31")
-def test_unstated_id_is_assumed_to_be_the_one_that_a_conversation_names(tmp_path: Path) -> None:
+def test_unknown_id_is_assumed_to_be_the_one_that_a_conversation_names(tmp_path: Path) -> None:
     whole = without_ids(tmp_path)
     found = trace(whole, "//Stock", instance="north", database="Sales", to_broker_instance=ELSEWHERE, at=NOW)
     assert found.always_delivered
@@ -140,7 +140,7 @@ def test_unstated_id_is_assumed_to_be_the_one_that_a_conversation_names(tmp_path
     assert trace(whole, "//Stock", instance="north", database="Sales", at=NOW).assumed_ids == ()
 
 
-def test_stated_id_needs_no_assumption(tmp_path: Path) -> None:
+def test_specified_id_needs_no_assumption(tmp_path: Path) -> None:
     whole = without_ids(tmp_path, f"{KNOWN} {TO_SHOP}")
     found = trace(whole, "//Stock", instance="north", database="Sales", to_broker_instance=ELSEWHERE, at=NOW)
     assert (found.always_delivered, found.assumed_ids, "Assumed" in str(found)) == (True, (), False)
@@ -149,7 +149,7 @@ def test_stated_id_needs_no_assumption(tmp_path: Path) -> None:
     assert f"whose broker id is not {SALES}" in " ".join(str(other.hops[-1].explanation).split())
 
 
-def test_status_of_a_message_to_a_database_of_unstated_id_names_the_cause(tmp_path: Path) -> None:
+def test_status_of_a_message_to_a_database_of_unknown_id_names_the_cause(tmp_path: Path) -> None:
     whole = without_ids(tmp_path)
     (row,) = stuck(whole, waiting(transmission_status=FIREWALL), instance="north", at=NOW).to_pylist()
     assert (
@@ -162,14 +162,14 @@ def test_status_of_a_message_to_a_database_of_unstated_id_names_the_cause(tmp_pa
 
 
 @pytest.mark.rule("R7")
-def test_reply_to_a_database_of_unstated_id_is_delivered(tmp_path: Path) -> None:
+def test_reply_to_a_database_of_unknown_id_is_delivered(tmp_path: Path) -> None:
     reply = waiting("//Shop", database="Stores", is_initiator=False)
     (row,) = stuck(without_ids(tmp_path), reply, instance="south", at=NOW).to_pylist()
     assert row["end"] == "DELIVERED to north/Sales; assumed: north/Sales has the broker id that the conversation names"
 
 
 def test_each_conversation_has_its_own_assumption(tmp_path: Path) -> None:
-    """The database has one of the ids; which one is not stated."""
+    """The database has one of the ids; which one is not specified."""
     queue = pa.concat_tables([waiting(), waiting(to_broker_instance=SALES), waiting()])
     ends = stuck(without_ids(tmp_path), queue, instance="north", at=NOW)["end"].to_pylist()
     assert [str(end).partition(";")[0] for end in ends] == ["DELIVERED to south/Stores"] * 3
@@ -190,17 +190,17 @@ def test_reachability_assumes_the_id_that_a_route_names(tmp_path: Path) -> None:
     assert {(row["instance"], row["outcome"]) for row in found} == {("north", "DELIVERED"), ("south", "DELIVERED")}
 
 
-def test_databases_of_unstated_id_are_reported_as_not_checked(tmp_path: Path) -> None:
+def test_databases_of_unknown_id_are_reported_as_not_checked(tmp_path: Path) -> None:
     (subject,) = (each for each in not_checked(without_ids(tmp_path)) if "broker id" in each)
     assert subject.startswith("conversations that name the broker id of north/Sales, south/Stores, which is not known")
     (subject,) = (each for each in not_checked(without_ids(tmp_path, f"{KNOWN} {TO_SHOP}")) if "broker id" in each)
     assert subject.startswith("conversations that name the broker id of north/Sales, which is not known")
 
 
-@pytest.mark.parametrize("stated", ["neither", "primary", "secondary"])
-def test_replicas_have_the_same_id_even_if_it_is_not_stated(stated: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("specified", ["neither", "primary", "secondary"])
+def test_replicas_have_the_same_id_even_if_it_is_not_specified(specified: str, tmp_path: Path) -> None:
     """The listener of an availability group leads to both."""
-    scripts = {"neither": (STOCK, STOCK), "primary": (KNOWN, STOCK), "secondary": (STOCK, KNOWN)}[stated]
+    scripts = {"neither": (STOCK, STOCK), "primary": (KNOWN, STOCK), "secondary": (STOCK, KNOWN)}[specified]
     disabled = "\nGO\nALTER DATABASE Stores SET DISABLE_BROKER;"
     nodes = [f"-- ssbroker: addresses=TCP://listener:4022\n{script} {TO_SHOP}" for script in scripts]
     whole = loaded(

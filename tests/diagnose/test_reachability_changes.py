@@ -209,10 +209,10 @@ def test_a_new_service_without_a_return_route_loses_no_acknowledgements(fleet_of
 
 
 def test_an_address_that_may_belong_to_the_initiator_is_a_return_path(fleet_of: FleetMaker) -> None:
-    """The address of NORTH is not stated, so the route of HUB to an unknown address may lead to NORTH."""
-    unstated = SENDER.replace("-- ssbroker: addresses=TCP://north:4022", "")
-    dropped = fleet_of(NORTH=unstated, SOUTH=TARGET + "DROP ROUTE Back;\n")
-    assert rows(fleet_of(NORTH=unstated), dropped)[0][0] == "unacknowledged"
+    """The address of NORTH is not specified, so the route of HUB to an unknown address may lead to NORTH."""
+    unknown = SENDER.replace("-- ssbroker: addresses=TCP://north:4022", "")
+    dropped = fleet_of(NORTH=unknown, SOUTH=TARGET + "DROP ROUTE Back;\n")
+    assert rows(fleet_of(NORTH=unknown), dropped)[0][0] == "unacknowledged"
 
 
 def test_expiry_is_evaluated_at_two_times(fleet_of: FleetMaker) -> None:

@@ -282,8 +282,8 @@ def test_unknown_host_is_not_assumed_to_be_localhost(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("stated", [(), ("north",), ("one",), ("two",), ("north", "one"), ("one", "two")])
-def test_no_remedy_rests_on_an_address_that_is_not_stated(stated: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("specified", [(), ("north",), ("one",), ("two",), ("north", "one"), ("one", "two")])
+def test_no_remedy_rests_on_an_address_that_is_not_specified(specified: tuple[str, ...], tmp_path: Path) -> None:
     """Two copies share the load; whichever address is missing, their routes stay as they are."""
     balanced = " ".join(
         TO_STOCK.replace("ROUTE Stock", f"ROUTE {name}").replace("south:4022", f"{name}:{port}")
@@ -297,7 +297,7 @@ def test_no_remedy_rests_on_an_address_that_is_not_stated(stated: tuple[str, ...
     annotated = {
         name: (port, f"{script}\n-- ssbroker: addresses=TCP://{name}:{port}")
         for name, (port, script) in scripts.items()
-        if name in stated
+        if name in specified
     }
     found = lint(not_addressed(Fleet({}), tmp_path, **(scripts | annotated)), at=NOW)
     assert {finding.code for finding in found} <= {"SSB022", "SSB019"}
@@ -318,7 +318,7 @@ def test_port_of_another_instance_of_the_host_is_not_corrected(tmp_path: Path) -
 
 
 def test_route_to_an_unknown_address_is_not_dropped_for_another_one(tmp_path: Path) -> None:
-    """The address may be that of hub, which is not stated."""
+    """The address may be that of hub, which is not specified."""
     both = f"{TO_SHOP} {TO_SHOP.replace('ROUTE Shop', 'ROUTE [By hub]').replace('north', 'hub')}"
     addressed = loaded(tmp_path, north=f"{SHOP} {TO_STOCK}", south=f"{STOCK} {both}")
     forwarder = "USE msdb; CREATE ROUTE Shop WITH SERVICE_NAME = N'//Shop', ADDRESS = N'TCP://north:4022';"

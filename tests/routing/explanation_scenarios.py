@@ -84,7 +84,7 @@ def explained(
         "passes": tables,
         "picks_undetermined": False,
         "similar_names": [],
-        "unstated_broker_ids": [],
+        "unknown_broker_ids": [],
         "similar_routes": [
             found["route"]["route_id"] for table in tables for step in table["steps"] for found in step["rejected"]
         ],

@@ -294,28 +294,28 @@ def test_broker_id_that_no_database_has_is_reported(tmp_path: Path) -> None:
     assert "CREATE SERVICE" not in text
 
 
-_UNSTATED: Final = "CREATE DATABASE Unstated\nGO\nUSE Unstated CREATE QUEUE Q CREATE SERVICE [//Orders] ON QUEUE Q\n"
+_UNKNOWN_ID: Final = "CREATE DATABASE Unstated\nGO\nUSE Unstated CREATE QUEUE Q CREATE SERVICE [//Orders] ON QUEUE Q\n"
 
 
 @pytest.mark.rule("R31")
 @pytest.mark.parametrize(
     ("script", "options"),
     [
-        (_UNSTATED, {"database": "Unstated"}),
-        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n" + _UNSTATED, {}),
-        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n" + _UNSTATED, {"is_initiator": False}),
-        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n" + _SERVICE + _UNSTATED, {}),
-        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'TCP://a'\n" + _UNSTATED, {}),
+        (_UNKNOWN_ID, {"database": "Unstated"}),
+        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n" + _UNKNOWN_ID, {}),
+        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n" + _UNKNOWN_ID, {"is_initiator": False}),
+        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n" + _SERVICE + _UNKNOWN_ID, {}),
+        ("USE msdb CREATE ROUTE R WITH ADDRESS = 'TCP://a'\n" + _UNKNOWN_ID, {}),
     ],
 )
-def test_unstated_broker_id_is_not_taken_for_another_id(script: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_unknown_broker_id_is_not_taken_for_another_id(script: str, options: dict[str, Any], tmp_path: Path) -> None:
     """The advice must not be to end the conversation, which loses messages."""
     explanation = _explained(script, tmp_path, to_broker_instance=_STALE, **options)
     text = " ".join(str(explanation).split())
     assert explanation.decision["outcome"] in ("DELAYED", "DROPPED")
     assert (
         '"Unstated" has the service, but the catalog does not contain its broker id, so whether the conversation is for this '
-        "database cannot be determined; the decision assumes that it is not. State broker ids in a script with the comment "
+        "database cannot be determined; the decision assumes that it is not. Specify broker ids in a script with the comment "
         "-- ssbroker: service_broker_guid=<id> at the end of the statement that creates or uses the database, or in the column "
         "service_broker_guid of databases.csv."
     ) in text
@@ -328,8 +328,8 @@ def test_unstated_broker_id_is_not_taken_for_another_id(script: str, options: di
         "no database of this instance has the broker id",
     ):
         assert claim not in text
-    stated = script.replace("Unstated\n", f"Unstated -- ssbroker: service_broker_guid={_STALE}\n", 1)
-    after = _explained(stated, tmp_path, to_broker_instance=_STALE, **options)
+    specified = script.replace("Unstated\n", f"Unstated -- ssbroker: service_broker_guid={_STALE}\n", 1)
+    after = _explained(specified, tmp_path, to_broker_instance=_STALE, **options)
     assert after.decision["outcome"] == "LOCAL" or after.decision["reason"] == "forwarding_disabled"
 
 

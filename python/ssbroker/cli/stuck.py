@@ -20,7 +20,7 @@ from ssbroker._arguments import parse_timestamp
 from ssbroker._arrow import with_column
 from ssbroker._compat import cast
 from ssbroker._text import count_of, one_line, quoted_name, restore_spaces, shortened_list
-from ssbroker.advice import unstated_ids_text
+from ssbroker.advice import unknown_ids_text
 from ssbroker.catalog.instance_folder import is_instance_folder
 from ssbroker.cli.chunks import all_chunks
 from ssbroker.cli.diagnose_options import (
@@ -335,7 +335,7 @@ def print_messages(
         number = f"{count_of(sum(hidden), 'message')} with {count_of(len(hidden), 'other cause')}"
         print_prose(console, f"and {number}; --json lists all messages\n")
     if assumed := dict.fromkeys(each for row in rows for each in row["assumed_ids"]):
-        print_prose(console, f"{restore_spaces(unstated_ids_text(locations_text(assumed)))}\n")
+        print_prose(console, f"{restore_spaces(unknown_ids_text(locations_text(assumed)))}\n")
     found = sum(map(_has_problem, rows))
     whole = count_of(len(rows), "message")
     result = f"A problem was found for {found:,} of {whole}." if found else f"No problem was found for {whole}."

@@ -100,11 +100,13 @@ def _assumed_ids(fleet: Fleet) -> dict[Location, bytes]:
         unknown = [each for each in replicas if tables[each[0]].databases[each[1]].broker is None]
         if not unknown:
             continue
-        stated = [broker for instance, database in replicas if (broker := tables[instance].databases[database].broker)]
+        specified = [
+            broker for instance, database in replicas if (broker := tables[instance].databases[database].broker)
+        ]
         counts: Counter[bytes] = sum((named[each] for each in unknown), Counter())
         candidates = [broker for broker, _ in counts.most_common() if broker not in used]
         new = uuid.uuid5(_NAMESPACE, "\n".join(unknown[0])).bytes
-        broker = (*stated, *candidates, new)[0]
+        broker = (*specified, *candidates, new)[0]
         used.add(broker)
         assumed |= dict.fromkeys(unknown, broker)
     return assumed

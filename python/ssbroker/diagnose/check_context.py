@@ -106,9 +106,9 @@ class CheckContext:
         """The addresses of the instances."""
         return KnownAddresses(self.fleet)
 
-    def may_lead_to_unstated(self, instance: str, route: FleetRoute) -> bool:
+    def may_lead_to_unknown(self, instance: str, route: FleetRoute) -> bool:
         """Returns whether a route leads to an address that no instance has, while the address of at least one instance is not known."""
-        return bool(self.addresses.unstated) and self.fleet.at(route.address, seen_from=instance) is None
+        return bool(self.addresses.unknown) and self.fleet.at(route.address, seen_from=instance) is None
 
     def hosts(self, service: str) -> list[tuple[str, str]]:
         """Returns the instances and databases that have a service, enabled or not."""

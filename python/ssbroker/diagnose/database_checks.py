@@ -167,21 +167,21 @@ def check_endpoints(context: CheckContext) -> Iterator[Problem]:
                 )
 
 
-def check_stated_ports(context: CheckContext) -> Iterator[Problem]:
-    """Checks for stated addresses whose port differs from the port of the endpoint that the script creates.
+def check_specified_ports(context: CheckContext) -> Iterator[Problem]:
+    """Checks for specified addresses whose port differs from the port of the endpoint that the script creates.
 
     Such an endpoint has only loopback addresses.
     """
     for instance, catalog in context.fleet.items():
         ports = {address.rpartition(":")[2] for address in catalog.addresses if LOOPBACK.match(address)}
-        stated = [address for address in context.addresses.of(instance) if address.rpartition(":")[2] not in ports]
-        if catalog.details.endpoint is not None and len(ports) == 1 and stated:
+        specified = [address for address in context.addresses.of(instance) if address.rpartition(":")[2] not in ports]
+        if catalog.details.endpoint is not None and len(ports) == 1 and specified:
             (port,) = ports
             yield problem_about(
                 "SSB031",
                 Subject("endpoint", catalog.details.endpoint.name),
-                f"listens on port {port}, but the address of the instance is specified as {', '.join(stated)}",
-                f"Correct the port of the stated address or of the endpoint. If a device maps the stated port to {port}, ignore this code.",
+                f"listens on port {port}, but the address of the instance is specified as {', '.join(specified)}",
+                f"Correct the port of the specified address or of the endpoint. If a device maps the specified port to {port}, ignore this code.",
                 instance=instance,
             )
 

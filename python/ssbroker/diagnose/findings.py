@@ -275,7 +275,7 @@ _CONFIGURATION: Final = (
     ),
     Code(
         code="SSB031",
-        name="stated-port-differs",
+        name="specified-port-differs",
         severity="warning",
         title="The specified address of an instance has a different port from its endpoint",
         why="Routes to this address seem correct, but nothing listens on its port, unless a device between the instances maps this port to "

@@ -284,7 +284,7 @@ def after_failover(fleet: Fleet, replica: str) -> Fleet:
     return Fleet(changed)
 
 
-def how_to_state_address(address: str, *, instance: str = "NAME") -> str:
+def how_to_specify_address(address: str, *, instance: str = "NAME") -> str:
     """Returns how to specify the address of an instance: for one run of a command, and in the script of the instance."""
     return f"--address {shlex.quote(f'{instance}={address}')}, or -- ssbroker: addresses={address} in its script"
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from ssbroker._text import shortened_list
 from ssbroker.diagnose.catalog_rows import LOCAL, TRANSPORT, Tables
-from ssbroker.diagnose.fleet import LOOPBACK, Fleet, how_to_state_address
+from ssbroker.diagnose.fleet import LOOPBACK, Fleet, how_to_specify_address
 
 LISTED_MAX: Final = 3
 """The maximum number of names that a message lists."""
@@ -40,7 +40,7 @@ class KnownAddresses:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet: Final = fleet
         self._known: Final[dict[str, tuple[str, ...]]] = {}
-        self._unstated_at: Final[dict[str, dict[str, None]]] = {}
+        self._unknown_at: Final[dict[str, dict[str, None]]] = {}
 
     def of(self, instance: str) -> tuple[str, ...]:
         """Returns the addresses by which other instances reach an instance; empty if they are unknown.
@@ -51,34 +51,34 @@ class KnownAddresses:
         if instance not in self._known:
             catalog = self._fleet[instance]
             own = [address for address in catalog.addresses if self._owners.get(address) == instance]
-            stated = catalog.details.specified_addresses if any(map(LOOPBACK.match, own)) else ()
-            self._known[instance] = tuple(each for each in own if each in stated or not LOOPBACK.match(each))
+            specified = catalog.details.specified_addresses if any(map(LOOPBACK.match, own)) else ()
+            self._known[instance] = tuple(each for each in own if each in specified or not LOOPBACK.match(each))
         return self._known[instance]
 
     @cached_property
-    def unstated(self) -> tuple[str, ...]:
+    def unknown(self) -> tuple[str, ...]:
         """The instances without a known address; a route to an unknown address may lead to one of them."""
         replicas = self._fleet.roles  # replicas have the address of the listener
         return tuple(instance for instance in self._fleet if instance not in replicas and not self.of(instance))
 
     def possible_owners(self, address: str, *, seen_from: str) -> list[str]:
         """Returns other instances that may have an address, because at most their port is known; stops at one more than messages list."""
-        unstated = self._unstated_with_port(address)
-        return list(islice((other for other in unstated if other != seen_from), LISTED_MAX + 1))
+        unknown = self._unknown_with_port(address)
+        return list(islice((other for other in unknown if other != seen_from), LISTED_MAX + 1))
 
     def may_have(self, instance: str, address: str) -> bool:
         """Returns whether an instance whose address is not known may have an address: a loopback address only if its own port is unknown or the same."""
-        return instance in (self._unstated_with_port(address) if LOOPBACK.match(address) else self.unstated)
+        return instance in (self._unknown_with_port(address) if LOOPBACK.match(address) else self.unknown)
 
-    def _unstated_with_port(self, address: str) -> dict[str, None]:
+    def _unknown_with_port(self, address: str) -> dict[str, None]:
         port = address.rpartition(":")[2]
-        if port not in self._unstated_at:
-            self._unstated_at[port] = dict.fromkeys(
+        if port not in self._unknown_at:
+            self._unknown_at[port] = dict.fromkeys(
                 instance
-                for instance in self.unstated
+                for instance in self.unknown
                 if not (own := self._fleet[instance].addresses) or any(each.endswith(f":{port}") for each in own)
             )
-        return self._unstated_at[port]
+        return self._unknown_at[port]
 
     def suggested(self, tables: Mapping[str, Tables]) -> dict[str, str]:
         """Returns, for instances whose address is not known, the unknown address to which most routes for their services lead."""
@@ -93,8 +93,8 @@ class KnownAddresses:
                 is_unknown = self._fleet.at(route.address, seen_from=instance) is None
                 if is_unknown and route.address not in (LOCAL, TRANSPORT) and len(others) == 1:
                     counts[others.pop()][route.address] += 1
-        found = {instance: counts[instance].most_common(1)[0][0] for instance in self.unstated if instance in counts}
-        return {instance: each for instance, each in found.items() if instance in self._unstated_with_port(each)}
+        found = {instance: counts[instance].most_common(1)[0][0] for instance in self.unknown if instance in counts}
+        return {instance: each for instance, each in found.items() if instance in self._unknown_with_port(each)}
 
     def listening(self, address: str, *, seen_from: str) -> Listening | None:
         """Returns the ports on the host of an address that no instance has; None if no port is known, or an instance may have the address."""
@@ -107,14 +107,14 @@ class KnownAddresses:
         """Returns what to do about a route to an address that no instance has, on a host whose ports are not known."""
         owners = self.possible_owners(address, seen_from=seen_from)
         if not owners:
-            return f"Add the catalog of the instance at this address, and specify its address: {how_to_state_address(address)}. Or correct the route."
+            return f"Add the catalog of the instance at this address, and specify its address: {how_to_specify_address(address)}. Or correct the route."
         shown = ", ".join(shortened_list(owners, LISTED_MAX))
-        stated = (
-            how_to_state_address(address, instance=owners[0]) if len(owners) == 1 else how_to_state_address(address)
+        how_to = (
+            how_to_specify_address(address, instance=owners[0]) if len(owners) == 1 else how_to_specify_address(address)
         )
         which = owners[0] if len(owners) == 1 else "one of them"
         return (
-            f"The address of {shown} is not known. If the route leads to {which}, specify the address: {stated}. Otherwise add the "
+            f"The address of {shown} is not known. If the route leads to {which}, specify the address: {how_to}. Otherwise add the "
             "catalog of the instance to which it leads, or correct the route."
         )
 

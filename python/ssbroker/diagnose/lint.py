@@ -20,7 +20,7 @@ from ssbroker.diagnose.assumed_broker_ids import assumed_ids_of
 from ssbroker.diagnose.catalog_rows import EXPORT_MSDB, lacks_msdb, read_tables, without_system_services
 from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.findings import CODES, SEVERITIES, Finding, Findings, Subject
-from ssbroker.diagnose.fleet import Fleet, how_to_state_address
+from ssbroker.diagnose.fleet import Fleet, how_to_specify_address
 from ssbroker.diagnose.garbage_collection import without_garbage_collection
 from ssbroker.diagnose.known_addresses import LISTED_MAX, KnownAddresses
 from ssbroker.diagnose.problems import Problem
@@ -42,7 +42,7 @@ _CHECKS: Final[tuple[Callable[[CheckContext], Iterator[Problem]], ...]] = (
     database_checks.check_broker_ids,
     database_checks.check_disabled_databases,
     database_checks.check_endpoints,
-    database_checks.check_stated_ports,
+    database_checks.check_specified_ports,
     database_checks.check_queues,
     database_checks.check_conversations,
     database_checks.check_bindings,
@@ -197,14 +197,14 @@ def other_unchecked(fleet: Fleet) -> list[str]:
 def unchecked_routes(fleet: Fleet) -> str | None:
     """Returns the description of routes to instances whose address is not known; None if there are no such instances, or only one instance."""
     addresses = KnownAddresses(fleet)
-    if len(fleet) == 1 or not addresses.unstated:
+    if len(fleet) == 1 or not addresses.unknown:
         return None
-    shown = ", ".join(shortened_list(addresses.unstated, LISTED_MAX))
-    hint = how_to_state_address("TCP://host:port")
+    shown = ", ".join(shortened_list(addresses.unknown, LISTED_MAX))
+    hint = how_to_specify_address("TCP://host:port")
     if suggested := addresses.suggested({instance: read_tables(catalog) for instance, catalog in fleet.items()}):
         options = [f"--address {shlex.quote(f'{instance}={address}')}" for instance, address in suggested.items()]
         hint = f"the routes for their services suggest {' '.join(shortened_list(options, LISTED_MAX))}"
-    if any(fleet[instance].addresses for instance in addresses.unstated):
+    if any(fleet[instance].addresses for instance in addresses.unknown):
         hint += "; loopback addresses do not show where other machines reach an instance; if all are on one machine, specify them"
     return f"whether routes lead to {shown}, whose address is not known ({hint})"
 

@@ -681,7 +681,7 @@ def _return_candidates(
         routes = [route for route in named if route.mirror is None]
         led = {route: context.fleet.at(route.address, seen_from=here) for route in routes}
         wrong = [route for route, instance in led.items() if instance not in (origin.instance, *path[-2:-1])]
-        if destination is None or any(context.may_lead_to_unstated(here, route) for route in wrong):
+        if destination is None or any(context.may_lead_to_unknown(here, route) for route in wrong):
             return
         broker = context.broker_id(*origin)
         mirrored = _mirrored_routes(context, target, service, origin)
@@ -797,7 +797,7 @@ def _path_steps(
                 step = new_route(tables, MSDB, service=service, reserved=names, destination=destination)
                 yield Step(instance, step)
             for route in routes:
-                if route.address != destination.address and not context.may_lead_to_unstated(instance, route):
+                if route.address != destination.address and not context.may_lead_to_unknown(instance, route):
                     yield Step(instance, alter_route(route, destination.clauses))
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import optional_guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, restore_spaces, route_name, shortened_list
-from ssbroker.advice import unstated_ids_text
+from ssbroker.advice import unknown_ids_text
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl.system_objects import SYSTEM_SERVICES
 from ssbroker.diagnose.all_decisions import PossibleDecision, RouteLookup
@@ -33,7 +33,7 @@ from ssbroker.diagnose.routing_graph import (
 )
 from ssbroker.exceptions import OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation
-from ssbroker.router import PendingRequest, Router, find_unstated_broker_ids
+from ssbroker.router import PendingRequest, Router, find_unknown_broker_ids
 
 
 def render(trace: Trace) -> str:
@@ -52,7 +52,7 @@ def _lines(trace: Trace) -> Iterator[str]:
             yield return_failure(acknowledgement, trace)
     if trace.assumed_ids:
         yield ""
-        yield f"Assumed: {assumption_text(trace.assumed_ids)}. {unstated_ids_text(locations_text(trace.assumed_ids))}"
+        yield f"Assumed: {assumption_text(trace.assumed_ids)}. {unknown_ids_text(locations_text(trace.assumed_ids))}"
     if trace.delivered and trace.end != origin_of(trace):
         is_here = trace.end.instance == trace.instance
         more = "TRUSTWORTHY of the databases" if is_here else "the certificates of a dialog with encryption"
@@ -537,13 +537,13 @@ class Tracer:
 
 def _hide_assumed_ids(details: dict[str, Any], catalog: Catalog) -> None:
     """Makes an explanation treat assumed broker ids as unknown, except those that match; `catalog` lacks the assumed ids."""
-    unstated = find_unstated_broker_ids(catalog, details)
-    details["unstated_broker_ids"] = unstated
+    unknown = find_unknown_broker_ids(catalog, details)
+    details["unknown_broker_ids"] = unknown
     searches = [table[part] for table in details["passes"] for part in ("locate", "reply")]
     for search in filter(None, [*searches, details["located_if_local"]]):
         wanted = search.get("broker_instance") or details["conversation"]["to_broker_instance"]
         for database in search["databases"]:
-            if database["name"] in unstated and database["broker_instance"] != wanted:
+            if database["name"] in unknown and database["broker_instance"] != wanted:
                 database["broker_instance"] = None
 
 

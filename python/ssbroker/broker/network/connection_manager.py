@@ -45,7 +45,7 @@ _CONNECTIONS_PER_PEER_MAX: Final = 16
 
 
 class ConnectionManager:
-    """All connections of an endpoint. Methods run in the endpoint's thread unless stated otherwise.
+    """All connections of an endpoint. Methods run in the endpoint's thread unless documented otherwise.
 
     Attributes:
         buffer: The buffer into which all sockets are read, one at a time.
