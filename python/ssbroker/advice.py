@@ -23,11 +23,11 @@ from ssbroker._well_known import CONFIGURATION_SERVICE
 _LISTED_MAX: Final = 3
 _BROKER_ID_STEP: Final = 1
 """The step of the search that matches service name and broker id (R11)."""
-HOW_TO_STATE_ID: Final = (
+HOW_TO_SPECIFY_ID: Final = (
     "in a script with the comment -- ssbroker: service_broker_guid=<id> at the end of the statement that creates or uses the "
     "database, or in the column service_broker_guid of databases.csv"
 )
-"""Where to state the broker id of a database."""
+"""Where to specify the broker id of a database."""
 _READ_IDS: Final = "SELECT name, service_broker_guid FROM sys.databases"
 _NEAR_MISSES: Final = {
     ("expired",): "Extend the lifetime of {route}",
@@ -291,7 +291,7 @@ def _specify_broker_ids(databases: list[str]) -> Advice:
         one = "one of these databases"
     return Advice(
         f"{found}, so whether the conversation is for {one} cannot be determined; the decision assumes that it is not. Specify broker ids "
-        f"{HOW_TO_STATE_ID}. The instance returns them with:",
+        f"{HOW_TO_SPECIFY_ID}. The instance returns them with:",
         f"{_READ_IDS};",
     )
 
@@ -301,7 +301,7 @@ def unknown_ids_text(databases: Iterable[str]) -> str:
     names = list(databases)
     are = "broker ids of {} are" if len(names) > 1 else "broker id of {} is"
     shown = ", ".join(shortened_list(names, _LISTED_MAX))
-    return f"The {are.format(shown)} not known. {_READ_IDS} returns broker ids; specify them {HOW_TO_STATE_ID}."
+    return f"The {are.format(shown)} not known. {_READ_IDS} returns broker ids; specify them {HOW_TO_SPECIFY_ID}."
 
 
 def _enable_hosts(details: dict[str, Any], databases: list[dict[str, Any]], broker_id: str | None) -> Iterator[Advice]:

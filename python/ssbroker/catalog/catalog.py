@@ -209,7 +209,7 @@ class Catalog:
             SchemaError: A column is missing or has the wrong type.
         """
         try:
-            catalog = cls._from_contents(source)
+            catalog = cls._from_contents(source, details=NO_DETAILS if source.script is None else None)
         except (InputError, SchemaError) as error:
             raise source.add_path(error) from error.__cause__
         catalog._script = source.script  # noqa: SLF001 - an object of this class
@@ -242,7 +242,8 @@ class Catalog:
             ['msdb', 'Sales']
         """
         path = path_argument(folder, name="folder")
-        return cls._from_contents(read_contents(path), addresses=served_addresses(path))
+        contents = read_contents(path)
+        return cls._from_contents(contents, details=contents.details, addresses=served_addresses(path))
 
     @classmethod
     def from_sql_server(cls, connection: sql_server.DbApiConnection, *, addresses: Sequence[str] = ()) -> Self:
@@ -263,14 +264,16 @@ class Catalog:
             With the driver `mssql-python`: `Catalog.from_sql_server(mssql_python.connect("Server=sql-01;..."))`.
         """
         source = sql_server.read_tables(connection)
-        return cls._from_contents(source).with_addresses(addresses)
+        return cls._from_contents(source, details=NO_DETAILS).with_addresses(addresses)
 
     @classmethod
-    def _from_contents(cls, contents: Contents, *, addresses: Sequence[str] = ()) -> Self:
-        """Returns the catalog of the contents; `addresses`, if any, replace the addresses in the contents."""
-        # None: `details` reads those of the script.
-        has_script = getattr(contents, "script", None) is not None
-        details = None if has_script else getattr(contents, "details", NO_DETAILS)
+    def _from_contents(
+        cls, contents: Contents, *, details: InstanceDetails | None, addresses: Sequence[str] = ()
+    ) -> Self:
+        """Returns the catalog of the contents; `addresses`, if any, replace the addresses in the contents.
+
+        If `details` is None, `Catalog.details` derives them from the script.
+        """
         return cls(
             contents.routes,
             contents.databases,
@@ -434,6 +437,17 @@ class Catalog:
 
         The copy has the same `details`, except that all `addresses` count as specified explicitly if they are given. It
         has no `script`, because its tables may differ from those of the script.
+
+        Args:
+            routes: The routes, as in `Catalog`.
+            databases: The databases, as in `Catalog`.
+            services: The services, as in `Catalog`.
+            addresses: All addresses of the instance, such as `TCP://stock:4022`.
+            message_forwarding: Whether the instance forwards messages.
+            pending_requests: Services for which a request for routing information is pending.
+
+        Returns:
+            The copy.
 
         Raises:
             SchemaError: A table lacks a column, or a column has the wrong type.

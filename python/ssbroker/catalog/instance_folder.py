@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ssbroker.catalog.details import InstanceDetails
+
 STATUS_FILE: Final = "serving.json"
-"""The file in which the serving process states its addresses and connections."""
+"""The file in which the serving process writes its addresses and connections."""
 MSDB_FILE: Final = "msdb.sqlite"
 """The file that makes a folder an instance folder."""
 _CACHED_INSTANCES: Final = 4
@@ -53,6 +55,14 @@ class Contents(Protocol):
         """Services for which a request for routing information is pending."""
 
 
+class InstanceContents(Contents, Protocol):
+    """Content of the catalog of an instance."""
+
+    @property
+    def details(self) -> InstanceDetails:
+        """Properties of services, queues and the endpoint that routing does not use."""
+
+
 class _DatabaseWithFile(Protocol):
     @property
     def path(self) -> Path: ...
@@ -65,7 +75,7 @@ class OpenInstance(Protocol):
     def databases(self) -> Sequence[_DatabaseWithFile]:
         """Databases of the instance."""
 
-    def catalog(self) -> Contents:
+    def catalog(self) -> InstanceContents:
         """Returns the current catalog."""
 
 
@@ -83,7 +93,7 @@ def is_instance_folder(path: Path) -> bool:
     return os.path.exists(path / MSDB_FILE)  # noqa: PTH110 - pathlib raises if a folder is not accessible
 
 
-def read_contents(folder: Path) -> Contents:
+def read_contents(folder: Path) -> InstanceContents:
     """Returns the current catalog of an instance, which other processes may have open."""
     with _openers[0](folder) as instance:
         return instance.catalog()

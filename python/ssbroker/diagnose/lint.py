@@ -12,7 +12,7 @@ from typing import Final
 
 from ssbroker._arguments import string_list, utc_datetime
 from ssbroker._text import printable, restore_spaces, shortened_list
-from ssbroker.advice import HOW_TO_STATE_ID
+from ssbroker.advice import HOW_TO_SPECIFY_ID
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import ScriptNote
 from ssbroker.diagnose import database_checks, route_checks, service_checks
@@ -189,7 +189,7 @@ def other_unchecked(fleet: Fleet) -> list[str]:
     ]
     if without_ids:
         shown = ", ".join(shortened_list(without_ids, LISTED_MAX))
-        hint = f"specify it {HOW_TO_STATE_ID}"
+        hint = f"specify it {HOW_TO_SPECIFY_ID}"
         subjects.insert(0, f"conversations that name the broker id of {shown}, which is not known ({hint})")
     return subjects
 
