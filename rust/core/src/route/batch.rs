@@ -85,8 +85,8 @@ pub struct Stages {
     pairs: [u32; BLOCK],
     /// For conversations that pick, the cell.
     picked: [u32; BLOCK],
-    /// For conversations that are looked up a second time, the source and slot.
-    second_slots: [(Source, Option<u32>); BLOCK],
+    /// For conversations that re-enter, the source and slot.
+    second_slots: [(Source, u32); BLOCK],
     numbers: [TieNumber; BLOCK],
 }
 
@@ -129,7 +129,7 @@ impl Default for Stages {
             pending: [Rows { rows: [0; BLOCK], len: 0 }; Next::COUNT],
             pairs: [0; BLOCK],
             picked: [0; BLOCK],
-            second_slots: [(0, None); BLOCK],
+            second_slots: [(0, 0); BLOCK],
             numbers: [TieNumber::default(); BLOCK],
         }
     }
@@ -261,7 +261,12 @@ impl RouteIndex {
         }
         let request = Request { block, now, conversation };
         self.look_up_entries(block, len, stages);
-        self.evaluate(&request, len, stages, answers);
+        let may_be_omitted = self.evaluate(&request, len, stages, answers);
+        for row in set_bits(may_be_omitted & !stages.long) {
+            if self.is_omitted(block, row, block.sources[row], stages) {
+                stages.actions[row] = Action::next(Next::Rules);
+            }
+        }
         let unfinished = stages.mask_with_flag(Action::UNFINISHED) & rows;
         for row in set_bits(stages.mask_with_flag(Action::BINDS) & !unfinished & rows) {
             answers.brokers[row] = self.entries[stages.slots[row] as usize].broker;
@@ -282,9 +287,9 @@ impl RouteIndex {
                 self.finish(&request, row, cell, number, stages, scratch, answers);
             }
             for row in stages.pending_on(Next::LongName).iter() {
-                let (source, name) = (block.sources[row], block.names[row]);
-                let slot = self.slot(source, name).unwrap_or_else(|| self.default_slot(source));
-                self.look_up(&request, row, slot, None, stages, scratch, answers);
+                let source = block.sources[row];
+                let slot = self.slot(source, block.names[row]);
+                self.look_up_or_default(&request, row, (source, slot), None, stages, scratch, answers);
             }
             self.finish_expired(&request, stages, scratch, answers);
             self.finish_second_lookups(&request, stages, scratch, answers);
@@ -321,10 +326,10 @@ impl RouteIndex {
         slot as u32
     }
 
-    /// Determines the action for each conversation, and its target in the entry.
+    /// Determines the action for each conversation, and its target in the entry. Returns a mask of the conversations
+    /// that have no entry and whose names may be omitted.
     ///
-    /// Which names have an entry and which conversations name a broker id is unpredictable, so this computes with
-    /// numbers instead of branching.
+    /// Which conversations name a broker id is unpredictable, so this computes with numbers instead of branching.
     #[inline]
     fn evaluate<F: Fn(usize) -> Guid>(
         &self,
@@ -332,12 +337,19 @@ impl RouteIndex {
         len: usize,
         stages: &mut Stages,
         answers: &mut Answers,
-    ) {
+    ) -> u64 {
+        let mut may_be_omitted = 0;
         for row in 0..len {
             let slot = stages.slots[row];
             let entry = &self.entries[slot as usize];
             let is_it = entry.is_of(&stages.chunks[row], stages.keys[row]);
-            let slot = if is_it { slot } else { self.default_slot(request.block.sources[row]) };
+            let slot = if is_it {
+                slot
+            } else {
+                let source = request.block.sources[row];
+                may_be_omitted |= u64::from(self.omits_names(source)) << row;
+                self.default_slot(source)
+            };
             let entry = &self.entries[slot as usize];
             let position = entry.action_position(request.has_broker(row), answers.brokers[row]);
             let is_live = request.now < entry.expires;
@@ -351,6 +363,31 @@ impl RouteIndex {
         for row in set_bits(stages.long) {
             stages.actions[row] = Action::next(Next::LongName);
         }
+        may_be_omitted
+    }
+
+    /// Whether the limit omits the entry of a conversation's name in a source.
+    #[inline]
+    fn is_omitted(&self, block: &Block<'_>, row: usize, source: Source, stages: &Stages) -> bool {
+        let name = block.names[row];
+        // The filter may contain a name that is not omitted. Every omitted name has an entry in a different source.
+        let is_in_filter = |hashed_in, listed_in| {
+            self.omitted_names.may_contain(self.hash_in(block, row, hashed_in, stages))
+                && self.slot(listed_in, name).is_some()
+        };
+        self.omits_names(source)
+            && (is_in_filter(self.replies(), self.replies())
+                || source == self.catalog.msdb && is_in_filter(source, self.outside()))
+    }
+
+    /// Returns the hash of a conversation's name in a source.
+    #[inline]
+    fn hash_in(&self, block: &Block<'_>, row: usize, source: Source, stages: &Stages) -> u64 {
+        let name = block.names[row];
+        if stages.long >> row & 1 == 1 {
+            return self.hash.of(name, source);
+        }
+        self.hash.of_short(&stages.chunks[row], name.len(), short_key(source, name.len()))
     }
 
     /// Finishes the conversations whose entries contain a pick.
@@ -459,19 +496,28 @@ impl RouteIndex {
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        for next in [Next::Unknown, Next::MaybeUnknown, Next::ReEnter] {
-            let rows = stages.pending_on(next);
-            for row in rows.iter() {
-                stages.second_slots[row] = self.find_second_slot(request, row, next, stages, answers);
-            }
-            for row in rows.iter() {
-                self.look_up_second(request, row, next, stages.second_slots[row], None, stages, scratch, answers);
-            }
+        for row in stages.pending_on(Next::Unknown).iter() {
+            let slot = self.unknown_slot(row, stages);
+            self.look_up(request, row, slot, None, stages, scratch, answers);
+        }
+        let rows = stages.pending_on(Next::ReEnter);
+        for row in rows.iter() {
+            stages.second_slots[row] = self.find_second_slot(request, row, stages, answers);
+        }
+        for row in rows.iter() {
+            let second = stages.second_slots[row];
+            self.re_enter(request, row, second, None, stages, scratch, answers);
         }
     }
 
-    /// Returns the source and slot for the second lookup of a conversation, and prefetches the entry. The entry in the
-    /// slot may belong to another name. `None` if `decide` must check the name.
+    /// Returns the slot of the entry for unknown names in the source of a conversation's entry.
+    #[inline]
+    fn unknown_slot(&self, row: usize, stages: &Stages) -> u32 {
+        self.default_slot(self.entries[stages.slots[row] as usize].source())
+    }
+
+    /// Returns the source of a conversation that re-enters and a slot, and prefetches the entry there. The entry may
+    /// belong to a different name.
     // Returning the pair through memory would stall the reader.
     #[allow(clippy::inline_always)]
     #[inline(always)]
@@ -479,69 +525,54 @@ impl RouteIndex {
         &self,
         request: &Request<'_, F>,
         row: usize,
-        next: Next,
         stages: &Stages,
         answers: &Answers,
-    ) -> (Source, Option<u32>) {
-        let name = request.block.names[row];
-        let hash = |source| {
-            if stages.long >> row & 1 == 0 {
-                self.hash.of_short(&stages.chunks[row], name.len(), short_key(source, name.len()))
-            } else {
-                self.hash.of(name, source)
-            }
-        };
-        if next == Next::ReEnter {
-            let is_initiator = request.block.from_target >> row & 1 == 0;
-            let source = self.source(None, is_initiator, request.has_broker(row).then(|| answers.brokers[row]));
-            return (source, Some(self.prefetched_slot(hash(source))));
-        }
-        let source = self.entries[stages.slots[row] as usize].source();
-        // The filter may contain a name that is not omitted. Every omitted name has an entry in another source.
-        let is_omitted =
-            |of, listed_in| self.omitted_names.may_contain(hash(of)) && self.slot(listed_in, name).is_some();
-        let is_unknown = next == Next::Unknown
-            || !is_omitted(self.replies(), self.replies())
-                && (source != self.catalog.msdb || !is_omitted(source, self.outside()));
-        (source, is_unknown.then(|| self.unknown_slot(source)))
+    ) -> (Source, u32) {
+        let is_initiator = request.block.from_target >> row & 1 == 0;
+        let source = self.source(None, is_initiator, request.has_broker(row).then(|| answers.brokers[row]));
+        (source, self.prefetched_slot(self.hash_in(request.block, row, source, stages)))
     }
 
-    /// Whether the entry in a slot belongs to a conversation's name in a source.
-    #[inline]
-    fn is_entry<F: Fn(usize) -> Guid>(
+    /// Decides as if the conversation came from another instance (R41). `second` is the result of `find_second_slot`.
+    #[allow(clippy::too_many_arguments)]
+    fn re_enter<F: Fn(usize) -> Guid>(
         &self,
         request: &Request<'_, F>,
         row: usize,
         (source, slot): (Source, u32),
-        stages: &Stages,
-    ) -> bool {
-        let name = request.block.names[row];
-        if stages.long >> row & 1 == 1 {
-            return self.is_in_slot(slot, source, name);
-        }
-        self.entries[slot as usize].is_of(&stages.chunks[row], short_key(source, name.len()))
-    }
-
-    /// Decides by the entry for unknown names, or as if the conversation came from another instance (R41). `second` is
-    /// the result of `find_second_slot`.
-    #[allow(clippy::too_many_arguments)]
-    fn look_up_second<F: Fn(usize) -> Guid>(
-        &self,
-        request: &Request<'_, F>,
-        row: usize,
-        next: Next,
-        second: (Source, Option<u32>),
         number: Option<TieNumber>,
         stages: &mut Stages,
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        let (source, Some(second_slot)) = second else {
+        let name = request.block.names[row];
+        let is_it = if stages.long >> row & 1 == 1 {
+            self.is_in_slot(slot, source, name)
+        } else {
+            self.entries[slot as usize].is_of(&stages.chunks[row], short_key(source, name.len()))
+        };
+        let slot = Some(slot).filter(|_| is_it);
+        self.look_up_or_default(request, row, (source, slot), number, stages, scratch, answers);
+    }
+
+    /// Decides a conversation by the entry in a slot, or if its name has no entry in the source, by the default entry.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    fn look_up_or_default<F: Fn(usize) -> Guid>(
+        &self,
+        request: &Request<'_, F>,
+        row: usize,
+        (source, slot): (Source, Option<u32>),
+        number: Option<TieNumber>,
+        stages: &mut Stages,
+        scratch: &mut Scratch,
+        answers: &mut Answers,
+    ) {
+        if slot.is_none() && self.is_omitted(request.block, row, source, stages) {
             stages.actions[row] = Action::next(Next::Rules);
             return;
-        };
-        let is_it = next != Next::ReEnter || self.is_entry(request, row, (source, second_slot), stages);
-        let slot = if is_it { second_slot } else { self.default_slot(source) };
+        }
+        let slot = slot.unwrap_or_else(|| self.default_slot(source));
         self.look_up(request, row, slot, number, stages, scratch, answers);
     }
 
@@ -637,9 +668,16 @@ impl RouteIndex {
         scratch: &mut Scratch,
         answers: &mut Answers,
     ) {
-        if let Some(next @ (Next::Unknown | Next::MaybeUnknown | Next::ReEnter)) = cell.action.next_of() {
-            let second = self.find_second_slot(request, row, next, stages, answers);
-            return self.look_up_second(request, row, next, second, number, stages, scratch, answers);
+        match cell.action.next_of() {
+            Some(Next::Unknown) => {
+                let slot = self.unknown_slot(row, stages);
+                return self.look_up(request, row, slot, number, stages, scratch, answers);
+            }
+            Some(Next::ReEnter) => {
+                let second = self.find_second_slot(request, row, stages, answers);
+                return self.re_enter(request, row, second, number, stages, scratch, answers);
+            }
+            _ => {}
         }
         stages.actions[row] = cell.action;
         answers.route_ids[row] = cell.target.route_id;

@@ -48,6 +48,7 @@ impl RouteIndex {
             entry_slots: PerfectHash::default(),
             entries: Vec::new(),
             omitted_names: NameFilter::default(),
+            omitting_sources: Vec::new(),
             routes_at: Vec::new(),
             pair_slots: PerfectHash::default(),
             pair_at: vec![0],
@@ -116,14 +117,15 @@ impl RouteIndex {
         same.map(|&row| self.row(row).expires).max().unwrap_or(i64::MIN)
     }
 
-    /// Adds the entries of all sources; returns the default entries, followed by the entries for unknown names, and the
-    /// names for [`RouteIndex::omitted_names`] with the sources of their hashes.
+    /// Adds the entries of all sources; returns the default entries, and the names for [`RouteIndex::omitted_names`] with
+    /// the sources of their hashes.
     fn add_entries(&mut self, seed: Seed, limit: usize) -> (Vec<Entry>, Vec<(Source, NameId)>) {
         let mut compiler = Compiler::new(self, BEFORE_ALL, Scratch::default(), Some(Interner::new(seed)));
         let mut entries = Vec::with_capacity(self.catalog.names.texts().len());
         let mut routes_at = Vec::with_capacity(entries.capacity());
         let sources = usize::from(self.replies()) + 1;
-        let mut defaults = vec![Entry::NONE; 2 * sources];
+        let mut defaults = Vec::with_capacity(sources);
+        let mut omitting_sources = Vec::with_capacity(sources);
         let mut names = NamesWithoutRoutes::new(self, limit);
         for source in 0..=self.replies() {
             let to_add = names.of(source);
@@ -142,11 +144,8 @@ impl RouteIndex {
                 routes_at.push([subject.routes.start as u32, subject.routes.end as u32]);
             }
             let subject = compiler.subject(source, None, 0..0);
-            let unknown = compiler.entry(&subject, 0);
-            let maybe_unknown =
-                Entry { actions: [Action::next(Next::MaybeUnknown); 3], ..Compiler::undecided(&subject) };
-            defaults[usize::from(source)] = if to_add.is_complete { unknown } else { maybe_unknown };
-            defaults[sources + usize::from(source)] = unknown;
+            defaults.push(compiler.entry(&subject, 0));
+            omitting_sources.push(!to_add.is_complete);
         }
         for service in self.service_databases.names() {
             for (broker, database) in self.service_databases.by_broker(service) {
@@ -159,6 +158,7 @@ impl RouteIndex {
         let Compiler { cells, pairs, hops, .. } = compiler;
         self.hops_from_names = hops.unwrap_or_else(|| Interner::new(seed));
         (self.entries, self.routes_at, self.cells, self.pairs) = (entries, routes_at, cells, pairs);
+        self.omitting_sources = omitting_sources;
         (defaults, omitted)
     }
 

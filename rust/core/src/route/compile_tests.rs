@@ -297,16 +297,7 @@ fn bugs() -> Vec<Bug> {
                 index.entries[first..].iter_mut().for_each(|entry| entry.actions = actions);
             }),
         ),
-        (
-            "no name without an entry is known",
-            Box::new(|index| {
-                change(index, |action| {
-                    if action.next_of() == Some(Next::MaybeUnknown) {
-                        *action = Action::next(Next::Unknown);
-                    }
-                });
-            }),
-        ),
+        ("no name without an entry is known", Box::new(|index| index.omitting_sources.fill(false))),
         ("no name is omitted", Box::new(|index| index.omitted_names = NameFilter::default())),
         (
             "addresses in names are not read",

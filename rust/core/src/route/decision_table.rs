@@ -2,7 +2,7 @@
 //!
 //! A perfect hash maps a name in a source to its [`Entry`] (two cache lines), which contains the name, a broker id, and
 //! for each kind of broker id a precomputed decision or the next lookup ([`Action`]). Names without an entry share one
-//! default entry per source, and so do unknown names, i.e. names that no route of the table, no database and no pending
+//! default entry per source: that of unknown names, i.e. names that no route of the table, no database and no pending
 //! request has. Services with several broker ids have one [`Pair`] for each. Anything that does not fit into an entry
 //! is a [`Cell`].
 
@@ -48,7 +48,7 @@ pub(crate) enum Next {
     Pick,
     /// The table for messages from other instances (R41).
     ReEnter,
-    /// The entry for unknown names. Used only if that entry can expire, so that no other entry is compiled again.
+    /// The default entry. Used only if that entry can expire, so that no other entry is compiled again.
     Unknown,
     /// The entry has expired.
     Expired,
@@ -59,9 +59,6 @@ pub(crate) enum Next {
     /// The service name, which is not listed and may begin with an address: the cell at the target is for names that do
     /// not begin with an address, and `decide` handles the others.
     MaybeAddress,
-    /// The service name, which has no entry: the entry for unknown names decides it, unless a database has the service
-    /// or a request for it is pending; `decide` handles these two cases.
-    MaybeUnknown,
 }
 
 /// A decision, finished or not, with everything that belongs to it.
@@ -133,7 +130,7 @@ pub(crate) struct RoutingTable {
 }
 
 impl Next {
-    pub(crate) const COUNT: usize = 10;
+    pub(crate) const COUNT: usize = 9;
     /// In the order of their numbers.
     const ALL: [Self; Self::COUNT] = [
         Self::Pair,
@@ -145,7 +142,6 @@ impl Next {
         Self::LongName,
         Self::Rules,
         Self::MaybeAddress,
-        Self::MaybeUnknown,
     ];
 }
 

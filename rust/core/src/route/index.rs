@@ -42,13 +42,14 @@ pub struct RouteIndex {
     pub(crate) order: Vec<u32>,
     /// Maps a name in a source to its slot in `entries`.
     pub(crate) entry_slots: PerfectHash,
-    /// One per slot, `Entry::NONE` in a free slot; then the default entries and the entries for unknown names of each
-    /// source.
+    /// One per slot, `Entry::NONE` in a free slot; then the default entry of each source.
     pub(crate) entries: Vec<Entry>,
     /// The names that have no entry in the sources for which the limit omits them. The names of services of a database
     /// and of pending requests are hashed as names of `replies`, and the names of the routes of `msdb` as names of
     /// `msdb`.
     pub(crate) omitted_names: NameFilter,
+    /// For each source, whether the limit omits names.
+    pub(crate) omitting_sources: Vec<bool>,
     /// The routes of each slot's entry, as positions in `order`.
     pub(crate) routes_at: Vec<[u32; 2]>,
     /// Maps a broker id of an entry or service to its slot in `pair_at`.
@@ -163,17 +164,16 @@ impl RouteIndex {
         self.outside() + 1
     }
 
-    /// The slot of the default entry of a source.
+    /// The slot of the default entry of a source, for unknown names.
     #[inline]
     pub(crate) fn default_slot(&self, source: Source) -> u32 {
         self.entry_slots.slots as u32 + u32::from(source)
     }
 
-    /// The slot of the entry for unknown names of a source. It is the default entry, unless some known names have no
-    /// entry.
-    pub(crate) fn unknown_slot(&self, source: Source) -> u32 {
-        // The sum may exceed a source's type.
-        self.default_slot(self.replies()) + 1 + u32::from(source)
+    /// Whether the limit omits names of a source.
+    #[inline]
+    pub(crate) fn omits_names(&self, source: Source) -> bool {
+        self.omitting_sources.get(usize::from(source)).copied().unwrap_or_default()
     }
 
     pub(crate) fn route(&self, position: usize) -> &RouteRow {

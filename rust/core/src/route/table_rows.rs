@@ -109,7 +109,7 @@ impl RouteIndex {
         ids.sort_unstable();
         let may_re_enter = self.tables.iter().map(|table| self.may_re_enter(table, now)).collect();
         let mut writer = Writer { index: self, now, scratch: Scratch::default(), ids, may_re_enter, rows: Vec::new() };
-        for slot in 0..self.unknown_slot(0) {
+        for slot in 0..self.entries.len() as u32 {
             if slot >= self.default_slot(0) || self.entries[slot as usize].service != NONE {
                 writer.add(slot);
             }
@@ -204,6 +204,10 @@ impl<'a> Writer<'a> {
             expires: NEVER,
             decided: None,
         };
+        if name.is_none() && index.omits_names(source) {
+            self.rows.push(row);
+            return;
+        }
         let named = has_broker.then(|| broker.unwrap_or(index.unlisted));
         self.add_entry(slot, named, Share::ALL, &row);
     }
@@ -226,14 +230,18 @@ impl<'a> Writer<'a> {
                     self.rows.push(TableRow { hashes: share.hashes(), decided, ..row });
                 }
                 (Some(Next::Unknown), Some(share)) => {
-                    let slot = index.unknown_slot(index.entries[slot as usize].source());
+                    let slot = index.default_slot(index.entries[slot as usize].source());
                     self.add_entry(slot, named, share, &row);
                 }
                 (Some(Next::ReEnter), Some(share)) => {
-                    let name = row.name.unwrap_or_default();
-                    let slot = row.name.and_then(|_| index.slot(index.outside(), name));
+                    let slot = row.name.and_then(|name| index.slot(index.outside(), name));
+                    let row = TableRow { only_from_initiator: true, ..row };
+                    if slot.is_none() && index.omits_names(index.outside()) {
+                        self.rows.push(TableRow { hashes: share.hashes(), ..row });
+                        continue;
+                    }
                     let slot = slot.unwrap_or_else(|| index.default_slot(index.outside()));
-                    self.add_entry(slot, named, share, &TableRow { only_from_initiator: true, ..row });
+                    self.add_entry(slot, named, share, &row);
                 }
                 (_, share) => {
                     let hashes = share.unwrap_or(Share::ALL).hashes();
