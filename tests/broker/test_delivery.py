@@ -18,7 +18,7 @@ from ssbroker.broker.dialogs import arrival
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.instance import Instance, instance_context
-from ssbroker.broker.local_delivery import DeliveryResult
+from ssbroker.broker.local_delivery import DeliveryResult, SenderUpdates
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.protocol.events import Event, MessageClassify
@@ -129,7 +129,9 @@ def test_a_reused_endpoint_id_removes_no_messages(sales: Database, stock: Databa
     with sales.transaction() as t:
         t.end_conversation(first, cleanup=True)
     send(sales, b"another")
-    local_delivery.acknowledge(database_context(sales), delivered, broker_instance=broker_instance)
+    updates = SenderUpdates(database_context(sales))
+    updates.add_delivered(delivered, broker_instance)
+    assert updates.write(None)
     assert len(waiting(sales)) == 1
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from ssbroker import Instance
-from ssbroker._well_known import DIALOG_TIMER
+from ssbroker._well_known import CONFIGURATION_SERVICE, DIALOG_TIMER
 from ssbroker.broker.database import Database, database_context
 from tests.broker import sample_databases
 from tests.broker.sample_databases import ORDERS, REPLIES, SHOP, STOCK, send, statuses, waiting
@@ -113,6 +113,70 @@ def test_a_commit_that_waits_does_not_delay_the_other_databases(tmp_path: Path) 
             assert sender.is_alive()
         sender.join()
         assert waiting(sales) == []
+
+
+@contextmanager
+def opened_while_sales_is_locked(folder: Path, *, to: str) -> Iterator[Instance]:
+    """An instance whose background thread finds a message that the locked database `Sales` has to send."""
+    with Instance.create(folder, name="shop", background=False) as creator:
+        sales, _ = sample_databases.shop(creator), sample_databases.stock(creator)
+        other = sample_databases.shop(creator, "Other")
+        sales.create_route("Stock", service_name=STOCK, address="LOCAL")
+        sales.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        with other.transaction() as t:  # a thread that is in a transaction delivers nothing
+            t.connection.execute("CREATE TABLE visits (id INTEGER PRIMARY KEY)")
+            send(sales, b"one", to=to)
+        with locked(sales), Instance.open(folder, lock_timeout=DEADLINE * 10) as instance:
+            yield instance
+
+
+def check_that_timers_fire(database: Database) -> None:
+    """Two timers, because the thread delivers after it has fired timers."""
+    for _ in range(2):
+        begin_timer(database)
+        with database.transaction() as t:
+            assert t.receive(REPLIES, timeout=DEADLINE).num_rows
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_an_acknowledgement_for_a_locked_database_does_not_delay_the_others(tmp_path: Path) -> None:
+    """The background thread has delivered the message, and waits to remove it from the transmission queue of its sender."""
+    with opened_while_sales_is_locked(tmp_path / "instance", to=STOCK) as instance:
+        assert wait_for_orders(instance.database("Stock"), 1) == [b"one"]
+        check_that_timers_fire(instance.database("Other"))
+        send(instance.database("Other"), b"two")
+        assert wait_for_orders(instance.database("Stock"), 1) == [b"two"]
+        assert len(waiting(instance.database("Sales"))) == 1
+    with Instance.open(tmp_path / "instance") as instance:
+        wait_until(lambda: not waiting(instance.database("Sales")))
+
+
+def test_the_status_of_a_message_in_a_locked_database_does_not_delay_the_others(tmp_path: Path) -> None:
+    with opened_while_sales_is_locked(tmp_path / "instance", to="//Nowhere") as instance:
+        check_that_timers_fire(instance.database("Other"))
+        send(instance.database("Other"), b"two")
+        assert wait_for_orders(instance.database("Stock"), 1) == [b"two"]
+        assert statuses(instance.database("Sales")) == {""}
+
+
+def test_a_status_and_a_route_request_are_written_after_the_lock(tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "instance", name="shop", lock_timeout=DEADLINE * 10) as instance:
+        sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
+        sales.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        with ExitStack() as stack:
+            with stock.transaction() as t:  # a thread that is in a transaction delivers nothing
+                t.connection.execute("CREATE TABLE visits (id INTEGER PRIMARY KEY)")
+                send(sales, b"one", to="//Nowhere")
+                stack.enter_context(locked(sales))
+            check_that_timers_fire(sample_databases.shop(instance, "Other"))
+            assert statuses(sales) == {""}
+        wait_until(lambda: "9770" in statuses(sales))
 
 
 def test_a_contended_database_gets_its_messages(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class Background:
         return self._run_due(now, timers_wait=None, delivery_wait=None)
 
     def _run_due_in_thread(self) -> datetime | None:
-        """Does all work that is due; waits for a locked database as `LockPatience` says, except to write statuses and request routes."""
+        """Does all work that is due; waits for a locked database as `LockPatience` says."""
         self._timer_patience.begin_round()
         self._delivery_patience.begin_round()
         return self._run_due(None, timers_wait=self._timer_patience, delivery_wait=self._delivery_patience)
@@ -73,7 +73,7 @@ class Background:
             self._run_timers(database, retries, now=at, is_delivered=False, lock_wait=timers_wait)
         self.delivery.run_due(now=at, lock_wait=delivery_wait)
         # Readers run last, and due times are read after they have run, because readers may set timers.
-        due_times = [self.activation.run_due(now=at), self._schedule.next_time()]
+        due_times = [self.activation.run_due(now=at), self.delivery.next_time()]
         due_times += [
             self._run_timers(database, retries, now=at, is_delivered=True, lock_wait=timers_wait)
             for database in self._instance.databases
@@ -198,7 +198,7 @@ class Background:
             is_left = self.delivery.deliver_sent(database, effects.outbound, messages=effects.transmission_added)
         except Exception as error:  # noqa: BLE001 - the commit is durable, so the background thread delivers
             log_failure(database, "messages could not be delivered; retrying later", error)
-        retry_at = self._schedule.next_time()
+        retry_at = self.delivery.next_time()
         if is_left or retry_at is not None:
             self._wake(None if is_left else retry_at)
 

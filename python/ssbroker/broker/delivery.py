@@ -17,11 +17,10 @@ from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus, route_refused
 from ssbroker.broker.dynamic_routing import SHORT_LOCK_TIMEOUT, DynamicRouting, RouteRequest, missing_route
 from ssbroker.broker.live_routes import Decision, LiveRoutes, explain
-from ssbroker.broker.local_delivery import LocalDelivery
-from ssbroker.broker.lock_patience import LockWait, delivery_lock_timeout
+from ssbroker.broker.local_delivery import LocalDelivery, SenderUpdates
+from ssbroker.broker.lock_patience import LockWait, delivery_lock_timeout, sender_wait
 from ssbroker.broker.serve_lock import ServeLock
-from ssbroker.broker.unit_of_work import database_transaction
-from ssbroker.exceptions import SsbrokerError
+from ssbroker.exceptions import LockTimeoutError, SsbrokerError
 from ssbroker.explain import Explanation
 from ssbroker.protocol.events import Classification, MessageClassify
 from ssbroker.protocol.settings import SECOND
@@ -170,6 +169,8 @@ class Delivery:
         # No RLocks: if a signal handler interrupts a thread just after it gets the lock or before it releases it, a WriteLock still
         # names its holder.
         self._delivery_locks: Final[dict[int, WriteLock]] = {}
+        self._updates: Final[dict[int, SenderUpdates]] = {}
+        """For each database, what has to be written to it. Only the holder of its delivery lock uses it."""
         self._thread_state: Final = _ThreadState()
         self.transport: Transport | None = None
 
@@ -222,10 +223,18 @@ class Delivery:
                 )
             self._deliver_with_follow_ups(database, now=now, lock_wait=lock_wait)
 
+    def next_time(self) -> int | None:
+        """Returns the time at which a delivery is due, past or future; None if nothing waits."""
+        return 0 if any(list(self._updates.values())) else self._schedule.next_time()
+
     def _keep_databases(self, database_ids: Collection[int]) -> None:
         """Forgets all databases except those with the given ids: the instance no longer contains them."""
         self._schedule.keep_databases(database_ids)
-        for by_database in (self._last_scans, self._delivery_locks):  # a thread that delivers still releases its lock
+        for by_database in (
+            self._last_scans,
+            self._delivery_locks,
+            self._updates,
+        ):  # a thread that delivers still releases its lock
             for dropped in set(by_database).difference(database_ids):  # other threads may add databases
                 by_database.pop(dropped, None)
 
@@ -261,9 +270,12 @@ class Delivery:
             # After an interrupt before the release below, this thread still holds the lock.
             if delivery_lock.holder != thread and not delivery_lock.acquire(timeout=wait):
                 return True
+            updates = self._updates.setdefault(database.database_id, SenderUpdates(database))
+            if not self._write_earlier_updates(database, updates, lock_wait=lock_wait):
+                return True
             attempts = self._schedule.claim(database.database_id, now=now)
             deferred = (
-                self._deliver_and_schedule_retries(database, attempts, now=now, lock_wait=lock_wait)
+                self._deliver_and_schedule_retries(database, attempts, updates, now=now, lock_wait=lock_wait)
                 if attempts
                 else set()
             )
@@ -271,17 +283,31 @@ class Delivery:
             if delivery_lock.holder == thread:
                 delivery_lock.release()
         self._schedule.add((SenderId(database.database_id, each) for each in deferred), at=now)
-        return bool(deferred)
+        return bool(deferred or updates)
+
+    def _write_earlier_updates(self, database: DatabaseContext, updates: SenderUpdates, *, lock_wait: LockWait) -> bool:
+        """Writes the updates of earlier deliveries; returns False if the database is still locked."""
+        try:
+            return updates.write(lock_wait)
+        except SsbrokerError as error:
+            log_failure(database, "the result of a delivery could not be recorded; retrying later", error)
+            return not isinstance(error, LockTimeoutError)
 
     def _deliver_and_schedule_retries(
-        self, database: DatabaseContext, attempts: Mapping[int, int], *, now: int, lock_wait: LockWait
+        self,
+        database: DatabaseContext,
+        attempts: Mapping[int, int],
+        updates: SenderUpdates,
+        *,
+        now: int,
+        lock_wait: LockWait,
     ) -> Collection[int]:
         """Delivers messages and schedules retries; returns the senders deferred because of locks."""
         failed: Collection[int] = attempts
         in_transit: Collection[int] = ()
         deferred: Collection[int] = ()
         try:
-            failed, in_transit, deferred = self._route_and_deliver(database, attempts, lock_wait=lock_wait)
+            failed, in_transit, deferred = self._route_and_deliver(database, attempts, updates, lock_wait=lock_wait)
         except SsbrokerError as error:
             log_failure(database, "messages could not be delivered; retrying later", error)
         except Exception:
@@ -293,7 +319,7 @@ class Delivery:
         return deferred
 
     def _route_and_deliver(
-        self, database: DatabaseContext, endpoint_ids: Iterable[int], *, lock_wait: LockWait
+        self, database: DatabaseContext, endpoint_ids: Iterable[int], updates: SenderUpdates, *, lock_wait: LockWait
     ) -> tuple[set[int], set[int], set[int]]:
         """Delivers messages; returns the senders to retry, the senders in transit to other instances, and the senders deferred because of locks."""
         senders = _senders(database, endpoint_ids)
@@ -303,9 +329,10 @@ class Delivery:
         transport_problems = (
             transport.send_waiting(planned.outgoing) if planned.outgoing and transport is not None else {}
         )
-        local = LocalDelivery(database, lock_wait=lock_wait)
+        local = LocalDelivery(database, updates, lock_wait=lock_wait)
         local.problems |= planned.problems
-        local.problems |= self._request_routes(planned, lock_wait=lock_wait)
+        refused, deferred = self._request_routes(planned, lock_wait=lock_wait)
+        local.problems |= refused
         for (name, broker_instance), group in planned.local.items():
             target = self._instance.database(name)
             local.deliver(target, broker_instance, [each.endpoint_id for each in group])
@@ -313,29 +340,31 @@ class Delivery:
         statuses = {endpoint_id: str(why) for endpoint_id, why in {**local.problems, **transport_problems}.items()}
         if transport is not None:  # otherwise the serving process writes their status
             statuses = dict.fromkeys(in_transit, NO_PROBLEM) | statuses
-        write_statuses(database, senders, statuses)
-        return {*local.problems}, in_transit, local.deferred
+        updates.add_statuses(senders, statuses)
+        updates.write(sender_wait(lock_wait))
+        return local.problems.keys() - deferred, in_transit, local.deferred | deferred
 
     def _is_served_elsewhere(self) -> bool:
         """Returns whether another process serves the instance; that process notices this process's commits by itself."""
         return ServeLock.is_held(self._instance.folder)
 
-    def _request_routes(self, planned: DeliveryPlan, *, lock_wait: LockWait) -> dict[int, TransmissionStatus]:
-        """Requests missing routes (R14); returns the statuses of requests that were refused."""
+    def _request_routes(
+        self, planned: DeliveryPlan, *, lock_wait: LockWait
+    ) -> tuple[dict[int, TransmissionStatus], set[int]]:
+        """Requests missing routes (R14); returns the statuses of requests that were refused, and the senders whose request is deferred because of locks."""
         if not planned.route_requests:
-            return {}
+            return {}, set()
         try:
-            refused = self._dynamic_routing.request(
-                planned.route_requests, lock_timeout=lock_wait if isinstance(lock_wait, float) else None
-            )
+            refused, deferred = self._dynamic_routing.request(planned.route_requests, lock_wait=lock_wait)
         except SsbrokerError as error:
             _LOGGER.warning("missing routes could not be requested; retrying later: %s", error)
-            return {}
-        return {
+            return {}, set()
+        statuses = {
             endpoint_id: route_refused(request.service_name, refusal)
             for request, refusal in refused.items()
             for endpoint_id in planned.route_requests[request]
         }
+        return statuses, {endpoint_id for request in deferred for endpoint_id in planned.route_requests[request]}
 
 
 class _ThreadState(threading.local):
@@ -366,17 +395,9 @@ def write_statuses(
     senders: Mapping[int, ConversationEndpoint],
     statuses: Mapping[int, str],
     *,
-    lock_timeout: float | None = None,
-) -> None:
-    """Writes changed transmission statuses of senders."""
-    new = {
-        endpoint_id: status
-        for endpoint_id, status in statuses.items()
-        if senders[endpoint_id].transmission_status != status
-    }
-    if not new:
-        return
-    with database_transaction(database, lock_timeout=lock_timeout) as work:
-        for endpoint_id, status in new.items():
-            if conversation_endpoints.reload(work.connection, senders[endpoint_id]) is not None:
-                conversation_endpoints.set_transmission_status(work.connection, endpoint_id, status)
+    lock_timeout: float,
+) -> bool:
+    """Writes changed transmission statuses of senders; returns False if the database stays locked."""
+    updates = SenderUpdates(database)
+    updates.add_statuses(senders, statuses)
+    return updates.write(lock_timeout)

@@ -17,8 +17,9 @@ from ssbroker.broker.dialogs import dialog_lifecycle, endpoint_end, send
 from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.transmission_status import is_pending
 from ssbroker.broker.live_routes import Decision, RoutedSender, explain
+from ssbroker.broker.lock_patience import LockWait, has_work_failed, waiting_for
 from ssbroker.broker.unit_of_work import Work, database_transaction
-from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
+from ssbroker.exceptions import InvalidGuidError, LockTimeoutError, MalformedDataError, SsbrokerError
 from ssbroker.explain import Explanation
 from ssbroker.protocol.broker_errors import escaped, parse_error_body
 from ssbroker.protocol.conversation_states import ConversationState
@@ -177,11 +178,16 @@ class DynamicRouting:
         self,
         requests: Iterable[RouteRequest],
         *,
-        lock_timeout: float | None = None,
+        lock_wait: LockWait = None,
         may_begin: Callable[[], bool] = lambda: True,
-    ) -> dict[RouteRequest, str]:
-        """Sends a request for each service that has no open or recently answered request; returns the refused requests, with the reasons."""
+    ) -> tuple[dict[RouteRequest, str], list[RouteRequest]]:
+        """Sends a request for each service that has no open or recently answered request.
+
+        Returns the refused requests, with the reasons, and the requests that were not sent because a database stays locked and another
+        attempt must follow at once.
+        """
         refused: dict[RouteRequest, str] = {}
+        deferred: list[RouteRequest] = []
         by_database: dict[str, list[RouteRequest]] = {}
         for each in requests:
             if each.service_name != SYSTEM_SERVICE:  # replies to this service need no route
@@ -197,14 +203,20 @@ class DynamicRouting:
                 if state is None or not state.blocks_new_request(now=now):
                     missing.setdefault(each.service_name, each)
             new = [each for each in list(missing.values())[: max(open_left, 0)] if may_begin()]
-            if new:
-                _send_requests(database, new, lock_timeout=lock_timeout)
+            try:
+                if new:
+                    with waiting_for(database, lock_wait) as lock_timeout:
+                        _send_requests(database, new, lock_timeout=lock_timeout)
+            except LockTimeoutError:
+                if has_work_failed(database, lock_wait):
+                    raise
+                deferred += wanted
             refused |= {
                 each: state.refusal
                 for each, state in known.items()
                 if state is not None and state.refusal and state.blocks_new_request(now=now)
             }
-        return refused
+        return refused, deferred
 
     def pending(self, database: DatabaseContext, objects: Objects) -> tuple[str, ...]:
         """Returns the services for which a database has requested a route, and its system service, which never needs a route."""

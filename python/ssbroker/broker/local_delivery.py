@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,7 @@ from ssbroker.broker.dialogs.dialog_lifecycle import end_after_data_loss
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, header_of
 from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus
-from ssbroker.broker.lock_patience import LockWait, has_work_failed, waiting_for
+from ssbroker.broker.lock_patience import LockWait, has_work_failed, sender_wait, waiting_for
 from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_undeliverable_event
 from ssbroker.exceptions import LockTimeoutError, StorageError
@@ -111,7 +111,7 @@ def _deliver_within(
             for batch in batches
             if conversation_endpoints.reload(work.connection, batch.sender) is not None
         ]
-        _apply_outcomes(work, delivered, broker_instance=work.broker_instance)
+        acknowledge(work, delivered, broker_instance=work.broker_instance)
     return delivered
 
 
@@ -129,13 +129,68 @@ def deliver_to(
         return [_deliver_batch(work, batch, park_if_disabled=True) for batch in batches]
 
 
-def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
-    """Removes from the transmission queue the messages that another database has committed (P16). If this fails, they are sent again as duplicates."""
-    with database_transaction(source) as work:
-        _apply_outcomes(work, delivered, broker_instance=broker_instance)
+class SenderUpdates:
+    """What deliveries have to write to the database of the senders: acknowledgements and statuses. Not thread-safe.
+
+    If other transactions lock the database, the updates are kept, so that delivered messages need not be sent again.
+    """
+
+    def __init__(self, database: DatabaseContext) -> None:
+        self._database: Final = database
+        self._delivered: list[tuple[Sequence[DeliveryResult], bytes]] = []
+        """Messages that other databases have committed, with the broker id of the database."""
+        self._statuses: dict[int, tuple[ConversationEndpoint, str]] = {}
+        """Senders with their new status, by id."""
+
+    def __bool__(self) -> bool:
+        return bool(self._delivered or self._statuses)
+
+    def add_delivered(self, delivered: Sequence[DeliveryResult], broker_instance: bytes) -> None:
+        """Adds messages to acknowledge; see `acknowledge`."""
+        self._delivered.append((delivered, broker_instance))
+
+    def add_statuses(self, senders: Mapping[int, ConversationEndpoint], statuses: Mapping[int, str]) -> None:
+        """Adds the statuses that have changed."""
+        for endpoint_id, status in statuses.items():
+            sender = senders[endpoint_id]
+            self._statuses.pop(endpoint_id, None)
+            if sender.transmission_status != status:
+                self._statuses[endpoint_id] = (sender, status)
+
+    def write(self, lock_wait: LockWait) -> bool:
+        """Writes the updates; returns False if the database stays locked and another attempt must follow at once.
+
+        The updates are kept until they are written, or until an error other than `LockTimeoutError`: the messages are then sent again as
+        duplicates.
+        """
+        if not self:
+            return True
+        try:
+            with (
+                waiting_for(self._database, lock_wait) as lock_timeout,
+                database_transaction(self._database, lock_timeout=lock_timeout) as work,
+            ):
+                for delivered, broker_instance in self._delivered:
+                    acknowledge(work, delivered, broker_instance=broker_instance)
+                for sender, status in self._statuses.values():
+                    if conversation_endpoints.reload(work.connection, sender) is not None:
+                        conversation_endpoints.set_transmission_status(work.connection, sender.endpoint_id, status)
+        except LockTimeoutError:
+            if has_work_failed(self._database, lock_wait):
+                raise
+            return False
+        except BaseException:
+            self._clear()
+            raise
+        self._clear()
+        return True
+
+    def _clear(self) -> None:
+        self._delivered, self._statuses = [], {}
 
 
-def _apply_outcomes(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
+def acknowledge(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
+    """Removes from the transmission queue the messages that a database with this broker id has committed (P16)."""
     for each in delivered:
         sender = conversation_endpoints.reload(work.connection, each.batch.sender)
         if sender is None:
@@ -166,11 +221,12 @@ class LocalDelivery:
 
     Attributes:
         problems: Why messages were not delivered, by sender id.
-        deferred: Senders whose target was locked for longer than this delivery waits; a later call delivers them.
+        deferred: Senders whose target or own database was locked for longer than this delivery waits; a later call continues with them.
     """
 
-    def __init__(self, source: DatabaseContext, *, lock_wait: LockWait) -> None:
+    def __init__(self, source: DatabaseContext, updates: SenderUpdates, *, lock_wait: LockWait) -> None:
         self._source: Final = source
+        self._updates: Final = updates
         self._lock_wait: Final = lock_wait
         self.problems: dict[int, TransmissionStatus] = {}
         self.deferred: set[int] = set()
@@ -192,9 +248,10 @@ class LocalDelivery:
                 self.problems |= dict.fromkeys(remaining, transmission_status.unavailable(target.name, str(error)))
                 return
             if target is not self._source and delivered and broker_instance is not None:
-                # Waits for the lock, because the target detects duplicates of redelivered messages only while its
-                # endpoint exists.
-                acknowledge(self._source, delivered, broker_instance=broker_instance)
+                self._updates.add_delivered(delivered, broker_instance)
+                if not self._updates.write(sender_wait(self._lock_wait)):
+                    self.deferred |= set(remaining)
+                    return
             remaining = rest + self._record_results(target, batches, delivered)
 
     def _deliver_isolating_failures(

@@ -77,6 +77,11 @@ def waiting_for(database: DatabaseContext, lock_wait: LockWait) -> AbstractConte
     return lock_wait.waiting_for(database) if isinstance(lock_wait, LockPatience) else nullcontext(lock_wait)
 
 
+def sender_wait(lock_wait: LockWait) -> LockWait:
+    """Returns how long to wait for the lock of the database from which messages are sent: a committing thread waits as for its own changes."""
+    return lock_wait if isinstance(lock_wait, LockPatience) else None
+
+
 def delivery_lock_timeout(lock_wait: LockWait) -> float:
     """Returns the seconds to wait for another thread that delivers from the same database, and that may wait for a locked database."""
     if isinstance(lock_wait, LockPatience):

@@ -37,10 +37,10 @@ def written(shop_and_bank: ShopAndBank, monkeypatch: pytest.MonkeyPatch) -> list
     counts: list[int] = []
     write_statuses = delivery.write_statuses
 
-    def counted(database: Any, senders: Mapping[int, Any], texts: Mapping[int, str], **options: Any) -> None:
+    def counted(database: Any, senders: Mapping[int, Any], texts: Mapping[int, str], **options: Any) -> bool:
         counts.append(len(texts))
         shop_and_bank.network.clock.advance(seconds=0.05)
-        write_statuses(database, senders, texts, **options)
+        return write_statuses(database, senders, texts, **options)
 
     monkeypatch.setattr(conversations_in_transit, "write_statuses", counted)
     return counts
@@ -86,9 +86,9 @@ def test_a_clock_that_is_set_forward_during_a_write_stops_no_later_writes(
     """The write appears to take an hour."""
     write_statuses = delivery.write_statuses
 
-    def sets_the_clock(*given: Any, **options: Any) -> None:
+    def sets_the_clock(*given: Any, **options: Any) -> bool:
         shop_and_bank.network.clock.advance(seconds=3600)
-        write_statuses(*given, **options)
+        return write_statuses(*given, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(conversations_in_transit, "write_statuses", sets_the_clock)

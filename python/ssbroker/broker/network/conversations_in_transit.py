@@ -319,10 +319,11 @@ class StatusWriter:
             senders = {each.sender.endpoint_id: each.sender for each in group}
             status_text = {each.sender.endpoint_id: each.status_text for each in group}
             try:
-                write_statuses(database, senders, status_text, lock_timeout=EXCHANGE_LOCK_TIMEOUT)
+                is_group_written = write_statuses(database, senders, status_text, lock_timeout=EXCHANGE_LOCK_TIMEOUT)
             except SsbrokerError as error:
                 log_failure(database, "transmission_status could not be written; trying again later", error)
-                is_written = False
-            else:
+                is_group_written = False
+            if is_group_written:
                 self._in_transit.mark_written(group)
+            is_written &= is_group_written
         return is_written

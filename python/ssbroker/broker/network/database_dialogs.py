@@ -269,7 +269,7 @@ class DatabaseDialogs:
         may_begin = partial(self._limiter.take, "", now=epoch_microseconds(now))
         try:
             requests = missing_routes(self._background.routes.router(), self.database.name, missing, now=now)
-            self._background.dynamic_routing.request(requests, lock_timeout=EXCHANGE_LOCK_TIMEOUT, may_begin=may_begin)
+            self._background.dynamic_routing.request(requests, lock_wait=EXCHANGE_LOCK_TIMEOUT, may_begin=may_begin)
         except SsbrokerError as error:
             log_failure(self.database, "missing routes could not be requested; the request is repeated later", error)
 
