@@ -109,6 +109,30 @@ def test_an_integer_that_is_no_direction_can_be_rejected(tmp_path: Path, catalog
     assert "  1 x is_initiator: out_of_range, such as '2'\n" in run(*arguments, "--rejected", tmp_path / "bad.csv").out
 
 
+def test_cells_of_csv_files_that_are_no_direction_are_rejected(tmp_path: Path, catalog: Path, run: Run) -> None:
+    """In the order of the file, with its row numbers, together with the other invalid rows; each row once."""
+    header, valid = "conversation_id,database,to_service_name,is_initiator\n", "{},Sales,//Orders,{}\n"
+    cells = ["true", "maybe", "0", "2", "", "False", " 1 ", "yes", "1"]
+    rows = [valid.format(uuid.UUID(int=number), cell) for number, cell in enumerate(cells)]
+    rows[1] = rows[1].replace("Sales", "Nowhere")
+    rows[5] = rows[5].replace("Sales", "Nowhere")
+    source, out, bad = tmp_path / "in.csv", tmp_path / "out.csv", tmp_path / "bad.csv"
+    source.write_text(header + "".join(rows))
+    result = run("route", catalog, "--conversations", source, "-o", out, "--rejected", bad)
+    assert result.status == 0
+    assert [(row["row"], row["column"], row["value"], row["reason"]) for row in read(bad)] == [
+        ("1", "is_initiator", "maybe", "out_of_range"),
+        ("3", "is_initiator", "2", "out_of_range"),
+        ("4", "is_initiator", None, "null"),
+        ("5", "database", "Nowhere", "unknown_database"),
+        ("7", "is_initiator", "yes", "out_of_range"),
+    ]
+    assert [row["is_initiator"] for row in read(out)] == [True, False, True, True]
+    message = run("route", catalog, "--conversations", source, "-o", out).err
+    assert "is_initiator, row 1: 'maybe' is not valid; expected true, false, 1 or 0 (line 3 of the file)" in message
+    assert "to list invalid rows in a file and route the others, use --rejected FILE" in message
+
+
 def test_the_output_and_the_rejected_rows_need_two_files(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(5), tmp_path / "in.csv")
     result = run("route", catalog, "--conversations", given, "-o", tmp_path / "a.csv", "--rejected", tmp_path / "a.csv")

@@ -25,6 +25,9 @@ class LoadedChunk:
     """The columns; if `json_lines` is set, only the columns that the command reads."""
     json_lines: Any = None
     """The JSON text of each row, if lines of the file are copied to the output."""
+    invalid: pa.Table | None = None
+    """The rows with cells that cannot be converted (`schemas.REJECTED_CONVERSATIONS`, counted from the first row of the chunk), if the
+    command lists them; their converted cells have arbitrary values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -52,7 +52,8 @@ class PartitionedInput:
             yield replace(chunk, load=partial(self._load, chunk))
 
     def _load(self, chunk: Chunk) -> LoadedChunk:
-        return LoadedChunk(batch=self._extended(chunk.load().batch))
+        loaded = chunk.load()
+        return replace(loaded, batch=self._extended(loaded.batch))
 
     def _extended(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Appends the columns of the partitions to a batch; a column that the file itself has keeps its values."""

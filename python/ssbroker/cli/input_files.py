@@ -60,11 +60,18 @@ def expand_patterns(patterns: Sequence[str]) -> list[Path]:
 
 
 def open_inputs(
-    files: Sequence[Path], input_columns: InputColumns, *, keep_json_lines: bool, threads: int, progress: bool | None
+    files: Sequence[Path],
+    input_columns: InputColumns,
+    *,
+    keep_json_lines: bool,
+    threads: int,
+    progress: bool | None,
+    lists_invalid: bool = False,
 ) -> list[InputFile]:
     """Opens the files, with the columns of their Hive partitions.
 
-    With `keep_json_lines`, lines of JSON are copied to the output and not parsed completely, unless partitions add columns.
+    With `keep_json_lines`, lines of JSON are copied to the output and not parsed completely, unless partitions add columns. For
+    `lists_invalid`, see `CsvInput`.
     """
     file_formats = []
     for file in files:
@@ -79,7 +86,7 @@ def open_inputs(
         if file_format is Format.PARQUET:
             inputs.append(ParquetInput(file))
         elif file_format is Format.CSV:
-            inputs.append(CsvInput(file, input_columns=input_columns))
+            inputs.append(CsvInput(file, input_columns=input_columns, lists_invalid=lists_invalid))
         elif file_format is Format.JSONL:
             inputs.append(JsonLinesInput(file, input_columns=input_columns, schema=json_schema))
         else:

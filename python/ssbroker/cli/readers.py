@@ -19,6 +19,7 @@ import pyarrow.compute
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from ssbroker import schemas
 from ssbroker._arrow import drop_columns, reject_misspelled_columns, type_without_views, with_column, without_views
 from ssbroker._arrow_types import replace_leaves
 from ssbroker._csv import CsvFile
@@ -134,10 +135,17 @@ def _without_view_values(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 class CsvInput:
-    """A CSV file with a header line. Columns that the command does not read remain text."""
+    """A CSV file with a header line. Columns that the command does not read remain text.
 
-    def __init__(self, file: Path, *, input_columns: InputColumns) -> None:
+    Args:
+        file: The file.
+        input_columns: The columns that the command reads.
+        lists_invalid: Whether the command lists invalid rows, so that a cell that is no boolean raises no error.
+    """
+
+    def __init__(self, file: Path, *, input_columns: InputColumns, lists_invalid: bool = False) -> None:
         self.file = file
+        self._lists_invalid = lists_invalid
         self._input_columns = input_columns
         with reading(file):
             self._csv = CsvFile(file)
@@ -159,8 +167,12 @@ class CsvInput:
             yield empty_batch(self._csv.schema), self.file.stat().st_size
 
     def _load(self, chunk: Chunk) -> LoadedChunk:
-        batch = chunk.load().batch
-        return LoadedChunk(batch=convert_csv(batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file))
+        found: list[dict[str, Any]] | None = [] if self._lists_invalid else None
+        batch = convert_csv(
+            chunk.load().batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file, rejected=found
+        )
+        invalid = pa.Table.from_pylist(found, schema=schemas.REJECTED_CONVERSATIONS) if found else None
+        return LoadedChunk(batch=batch, invalid=invalid)
 
 
 class JsonLinesInput:

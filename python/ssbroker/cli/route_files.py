@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute
 
 from ssbroker import _dataframes as dataframes
 from ssbroker import schemas
@@ -25,7 +26,7 @@ from ssbroker.cli.chunks import (
     total_bytes,
 )
 from ssbroker.cli.errors import error_in_file
-from ssbroker.cli.file_formats import Format, output_format
+from ssbroker.cli.file_formats import Format, input_format, output_format
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
 from ssbroker.cli.input_files import common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.options import as_options, suggesting_lenient
@@ -36,6 +37,8 @@ from ssbroker.cli.terminal import ProgressBar
 from ssbroker.cli.writers import OutputFile
 from ssbroker.exceptions import InputError, InvalidGuidError, NullError, SchemaError, UnknownDatabaseError
 from ssbroker.router import PendingRequest, Router, TieBreak
+
+pc: Any = pyarrow.compute  # the stubs support neither Python constants nor text with 64-bit offsets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +86,7 @@ class _RoutedChunk:
     value_counts: dict[str, pa.Table]
     rows: int
     position: int
-    rejected: pa.RecordBatch | None
+    rejected: pa.Table | None
     """The invalid rows, with file and row number."""
     traffic: pa.Table | None
 
@@ -99,7 +102,12 @@ def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, l
         router = Router(job.loaded_catalog, tie_break=job.tie_break, pending_request=job.pending_request)
         keep_json_lines = file_format is Format.JSONL
         inputs = open_inputs(
-            files, CONVERSATION_COLUMNS, keep_json_lines=keep_json_lines, threads=threads, progress=progress
+            files,
+            CONVERSATION_COLUMNS,
+            keep_json_lines=keep_json_lines,
+            threads=threads,
+            progress=progress,
+            lists_invalid=job.rejected is not None,
         )
         schema = common_schema(inputs, CONVERSATION_COLUMNS)
         output_schema = pa.schema([*schema, *without_dictionaries(schemas.DECISIONS)])
@@ -128,8 +136,7 @@ def _routed_chunks(
 ) -> Generator[_RoutedChunk]:
     def route_chunk(item: tuple[Chunk, int]) -> _RoutedChunk:
         chunk, position = item
-        loaded = chunk.load()
-        rejected: pa.RecordBatch | None = None
+        loaded, row_in_file, rejected = _set_invalid_cells_aside(chunk)
         try:
             if job.rejected is None:
                 decisions = router.route(loaded.batch, now=job.now)
@@ -137,9 +144,9 @@ def _routed_chunks(
                 decisions, invalid = router.route(loaded.batch, now=job.now, errors="reject")
                 if invalid.num_rows:
                     loaded = _without_invalid_rows(loaded, invalid)
-                    rejected = _with_row_numbers(invalid, chunk)
+                    rejected.append(_with_row_numbers(invalid, chunk.file, row_in_file))
         except (InputError, SchemaError) as error:
-            raise _with_option(error_in_file(error, file=chunk.file, row_in_file=chunk.row_in_file)) from error
+            raise _with_option(error_in_file(error, file=chunk.file, row_in_file=row_in_file)) from error
         if loaded.json_lines is None:
             encoded = output_file.encode(_concat_columns(conform(loaded.batch, schema), decisions))
         else:
@@ -149,7 +156,7 @@ def _routed_chunks(
             value_counts=count_values(decisions),
             rows=decisions.num_rows,
             position=position,
-            rejected=rejected,
+            rejected=pa.Table.from_batches(rejected).sort_by("row") if rejected else None,
             traffic=None if job.html is None else _traffic(loaded.batch, decisions),
         )
 
@@ -176,7 +183,8 @@ def _write(
         for chunk in routed:
             output_file.write(chunk.encoded)
             if rejected_file is not None and chunk.rejected is not None:
-                rejected_file.write(rejected_file.encode(chunk.rejected))
+                for batch in chunk.rejected.to_batches():
+                    rejected_file.write(rejected_file.encode(batch))
                 columns = (chunk.rejected.column(name).to_pylist() for name in ("column", "reason", "value"))
                 for column, reason, value in zip(*columns, strict=True):
                     counts.add_rejected(column, reason, example=value)
@@ -192,12 +200,30 @@ def _without_invalid_rows(loaded: LoadedChunk, invalid: pa.Table) -> LoadedChunk
     return LoadedChunk(batch=dataframes.filter_batch(loaded.batch, kept), json_lines=lines)
 
 
-def _with_row_numbers(invalid: pa.Table, chunk: Chunk) -> pa.RecordBatch:
+def _set_invalid_cells_aside(chunk: Chunk) -> tuple[LoadedChunk, Callable[[int], int], list[pa.RecordBatch]]:
+    """Loads the rows of a chunk without those that `LoadedChunk.invalid` lists; returns these separately.
+
+    The function that is returned converts the numbers of the loaded rows to row numbers in the file.
+    """
+    try:
+        loaded = chunk.load()
+    except InputError as error:
+        if input_format(chunk.file) is not Format.CSV:
+            raise
+        raise _with_option(error) from None
+    if loaded.invalid is None:
+        return loaded, chunk.row_in_file, []
+    kept = pc.indices_nonzero(pa.array(dataframes.kept_rows(loaded.invalid, rows=loaded.batch.num_rows)))
+    rejected = _with_row_numbers(loaded.invalid, chunk.file, chunk.row_in_file)
+    return _without_invalid_rows(loaded, loaded.invalid), lambda row: chunk.row_in_file(kept[row].as_py()), [rejected]
+
+
+def _with_row_numbers(invalid: pa.Table, file: Path, row_in_file: Callable[[int], int]) -> pa.RecordBatch:
     """Adds the file name to invalid rows, and converts their row numbers to row numbers in the file."""
     numbers: list[Any] = invalid["row"].to_pylist()
     columns: list[Any] = [
-        pa.array([str(chunk.file)] * len(numbers), pa.string()),
-        pa.array(map(chunk.row_in_file, numbers), pa.int64()),
+        pa.array([str(file)] * len(numbers), pa.string()),
+        pa.array(map(row_in_file, numbers), pa.int64()),
         *(dataframes.single_array(column) for column in invalid.columns[1:]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_REJECTED_SCHEMA)

@@ -33,11 +33,17 @@ _SHOWN_CHARACTERS_MAX: Final = 80
 
 
 def convert_csv(
-    batch: pa.RecordBatch, input_columns: InputColumns, *, file: Path, row_in_file: Callable[[int], int] = int
+    batch: pa.RecordBatch,
+    input_columns: InputColumns,
+    *,
+    file: Path,
+    row_in_file: Callable[[int], int] = int,
+    rejected: list[dict[str, Any]] | None = None,
 ) -> pa.RecordBatch:
     """Converts the text of a CSV file to the types that the command expects; other columns remain text.
 
-    In nullable columns, an empty cell, `NULL` and `null` are null.
+    In nullable columns, an empty cell, `NULL` and `null` are null. If `rejected` is a list, a cell that is no boolean raises no error:
+    the row is added to the list, and the cell becomes false.
 
     Examples:
         >>> from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
@@ -51,7 +57,12 @@ def convert_csv(
         field, cells = input_columns.schema.field(name), batch.column(number)
         if field.nullable:
             cells = null_where(pc.is_in(cells, value_set=pa.array(NULL_TEXTS)), cells)
-        if field.type != pa.string():
+        if field.type == pa.bool_() and rejected is not None:
+            cells, is_invalid = _to_booleans(cells)
+            for row in pc.indices_nonzero(is_invalid).to_pylist():
+                value = batch.column(number)[row].as_py()[:_SHOWN_CHARACTERS_MAX]
+                rejected.append({"row": row, "column": name, "value": value, "reason": "out_of_range"})
+        elif field.type != pa.string():
             cells = _converted(cells, field, file=file, row_in_file=row_in_file)
         batch = with_column(batch, number, pa.field(name, cells.type), cells)
     return batch
@@ -74,7 +85,9 @@ def _converted(
 ) -> ArrowColumn:
     try:
         if field.type == pa.bool_():
-            return _to_booleans(cells)
+            booleans, is_invalid = _to_booleans(cells)
+            _raise_if_any(is_invalid)
+            return booleans
         return _to_bytes(cells) if field.type == pa.binary() else _to_integers(cells, field.type)
     except _BadCellError as error:
         index = error.args[0]
@@ -93,10 +106,11 @@ class _BadCellError(Exception):
     """Carries the index of the first invalid cell."""
 
 
-def _to_booleans(cells: ArrowColumn) -> ArrowColumn:
+def _to_booleans(cells: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn]:
+    """Returns booleans, and a mask of the cells that are neither boolean nor null."""
     indexes = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(cells)), value_set=pa.array(_BOOLEAN_TEXTS))
-    _raise_if_any(pc.and_(pc.is_null(indexes), pc.is_valid(cells)))
-    return pc.less_equal(indexes, _LAST_TRUE_INDEX)
+    is_invalid = pc.and_(pc.is_null(indexes), pc.is_valid(cells))
+    return pc.and_(pc.less_equal(indexes, _LAST_TRUE_INDEX), pc.invert(is_invalid)), is_invalid
 
 
 def _to_integers(cells: ArrowColumn, data_type: pa.DataType) -> ArrowColumn:
