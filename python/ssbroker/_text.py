@@ -105,6 +105,16 @@ def bracketed(name: str) -> str:
     return _protect_spaces("[" + terminal_safe(name).replace("]", "]]") + "]")
 
 
+def enable_queue_command(database: str, schema: str, queue: str) -> str:
+    """Returns the statements that enable a queue; the spaces in names are protected until `restore_spaces`.
+
+    Examples:
+        >>> enable_queue_command("Sales", "dbo", "Order]s")
+        'USE [Sales]; ALTER QUEUE [dbo].[Order]]s] WITH STATUS = ON;'
+    """
+    return f"USE {bracketed(database)}; ALTER QUEUE {bracketed(schema)}.{bracketed(queue)} WITH STATUS = ON;"
+
+
 def string_literal(text: str) -> str:
     """Returns a text as a T-SQL string literal.
 

@@ -132,6 +132,23 @@ def test_the_queue_says_why_it_was_turned_off(instance: Instance, stock: Databas
     assert instance.view("sys.dm_broker_failures", database="Stock").num_rows == 0
 
 
+def test_the_statement_that_enables_a_queue_again_runs_for_every_name(instance: Instance) -> None:
+    name = "[a schema].[In ]]Box]"
+    odd = instance.create_database("Odd Stock")
+    odd.create_queue(name)
+    odd.create_service(STOCK, queue=name)
+    send(sample_databases.shop(instance), b"poison")
+    for _ in range(5):
+        with pytest.raises(KeyError), odd.transaction() as t:
+            assert t.receive_one(name)
+            raise KeyError
+    (queue,) = (row for row in overview_of(instance)["queues"] if row["database"] == "Odd Stock")
+    statement = queue["problem"].partition("To enable the queue again: ")[2]
+    assert statement == "USE [Odd Stock]; ALTER QUEUE [a schema].[In ]]Box] WITH STATUS = ON;"
+    instance.execute(statement)
+    assert database_context(odd).objects().queues["a schema", "In ]Box"].is_receive_enabled
+
+
 @pytest.mark.parametrize("name", ["conversation_handle", "conversation_group_id"])
 def test_the_reason_names_the_conversation_that_was_received(
     instance: Instance, stock: Database, disabled: list[Event], name: str

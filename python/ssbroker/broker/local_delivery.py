@@ -15,7 +15,6 @@ from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, Mess
 from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus
 from ssbroker.broker.lock_patience import LockWait, has_work_failed, sender_wait, waiting_for
-from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_undeliverable_event
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.protocol.broker_errors import QUEUE_DISABLED
@@ -313,5 +312,5 @@ def _why_stuck(target: DatabaseContext, delivered: DeliveryResult, number: int) 
         service = objects.services.get(delivered.batch.header.to_service_name)
         if service is not None:
             queue = objects.queues_by_id[service.queue_id]
-            return transmission_status.queue_disabled(target.name, bracketed_queue_name(queue.schema_name, queue.name))
+            return transmission_status.queue_disabled(target.name, queue.schema_name, queue.name)
     return transmission_status.dropped_by_target(number, delivered.outcome.reason)

@@ -7,11 +7,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ssbroker._arguments import EPOCH
-from ssbroker._text import bracketed
+from ssbroker._text import enable_queue_command, restore_spaces
 from ssbroker.broker.database import database_context
 from ssbroker.broker.dialogs.poison_message_handling import describe_failure
 from ssbroker.broker.network import status_file
-from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.conversation_states import DESCRIPTIONS, ConversationState
 from ssbroker.protocol.settings import SECOND
@@ -161,8 +160,7 @@ def _why_disabled(connection: Connection, queue: QueueCounts, database: str) -> 
     failure = failures.failure_of_queue(connection, queue.queue_id)
     if failure is None:
         return None
-    name = bracketed_queue_name(queue.schema_name, queue.name)
-    command = f"USE {bracketed(database)}; ALTER QUEUE {name} WITH STATUS = ON;"
+    command = restore_spaces(enable_queue_command(database, queue.schema_name, queue.name))
     return f"{describe_failure(failure)}. To enable the queue again: {command}"
 
 

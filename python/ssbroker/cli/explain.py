@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ssbroker._text import bracketed, restore_spaces
+from ssbroker._text import enable_queue_command, restore_spaces
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.diagnose_options import database_names, instance_name
 from ssbroker.cli.options import (
@@ -120,11 +120,10 @@ def explain(
             f"The service {to_service} has no contract, so it refuses every conversation that is started with it (error -8408)."
         )
     elif queue is not None and not queue.is_enabled:
-        enable = f"ALTER QUEUE {bracketed(queue.schema)}.{bracketed(queue.name)} WITH STATUS = ON;"
         notes.append(
             restore_spaces(
                 f"The queue of the service {to_service} is disabled, so the message waits in the transmission queue of {database} "
-                f"until the queue is enabled: USE {bracketed(database)}; {enable}"
+                f"until the queue is enabled: {enable_queue_command(database, queue.schema, queue.name)}"
             )
         )
     if from_outside and lacks_msdb(loaded):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from ssbroker._text import bracketed, quantity, quoted_name
+from ssbroker._text import bracketed, enable_queue_command, quantity, quoted_name
 from ssbroker.advice import broker_command
 from ssbroker.diagnose.catalog_rows import LOCAL, TRANSPORT, FleetDatabase
 from ssbroker.diagnose.check_context import CheckContext
@@ -220,9 +220,7 @@ def check_queues(context: CheckContext) -> Iterator[Problem]:
                 database=database,
                 services=services,
                 related=[f"service {quoted_name(service)}" for service in services[:10]],
-                candidates=[
-                    f"USE {bracketed(database)}; ALTER QUEUE {bracketed(state.schema)}.{bracketed(state.name)} WITH STATUS = ON;"
-                ],
+                candidates=[enable_queue_command(database, state.schema, state.name)],
             )
 
 

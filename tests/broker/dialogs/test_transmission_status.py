@@ -98,7 +98,7 @@ def test_a_status_fits_its_column() -> None:
     ("text", "number", "reason"),
     [
         (
-            transmission_status.queue_disabled("Stock", "[dbo].[Orders]"),
+            transmission_status.queue_disabled("Stock", "dbo", "Orders"),
             "11219",
             "USE [Stock]; ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;",
         ),

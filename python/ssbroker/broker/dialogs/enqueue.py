@@ -8,7 +8,6 @@ from typing import Final
 from ssbroker._well_known import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, queue_disabled
-from ssbroker.broker.object_names import bracketed_queue_name
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.store import conversation_endpoints, queues, transmission_queue
 from ssbroker.store.codes import EARLY, PRECEDENCE_ERROR, PRECEDENCE_MESSAGE, PRECEDENCE_TIMER, READY
@@ -83,7 +82,7 @@ def unpark_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> None
 
 def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: Sequence[DialogMessage]) -> None:
     now = work.now()
-    status = str(queue_disabled(work.database, bracketed_queue_name(queue.schema_name, queue.name)))
+    status = str(queue_disabled(work.database, queue.schema_name, queue.name))
     conversation_endpoints.set_transmission_status(work.connection, endpoint.endpoint_id, status)
     work.connection.statements.insert_transmissions(
         [

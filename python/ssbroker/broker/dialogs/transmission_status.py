@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ssbroker._text import bracketed, quoted, restore_spaces
+from ssbroker._text import enable_queue_command, quoted, restore_spaces
 from ssbroker.advice import Advice, advice
 from ssbroker.explain import Explanation
 from ssbroker.protocol.wire.frames import DropReason
@@ -83,13 +83,13 @@ def database_is_mirror(database: str) -> TransmissionStatus:
     )
 
 
-def queue_disabled(database: str, queue: str) -> TransmissionStatus:
+def queue_disabled(database: str, schema: str, queue: str) -> TransmissionStatus:
     """Returns the status of a message that has arrived while its queue is disabled (P34)."""
     return TransmissionStatus(
         11219,
         f"the message waits in {quoted(database)} because its queue is disabled: by ALTER QUEUE, or by poison message "
         "handling (`ssbroker status` shows the last error). Correct the cause, then enable the queue: "
-        f"USE {bracketed(database)}; ALTER QUEUE {queue} WITH STATUS = ON;",
+        f"{enable_queue_command(database, schema, queue)}",
     )
 
 
