@@ -839,3 +839,14 @@ def test_lint_says_what_it_did_not_check_beside_findings(folder: Path, run: Run,
     shown = run("lint", "--fleet", folder, *AT)
     assert shown.status == 1
     assert "TRUSTWORTHY" in shown.out.splitlines()[-1]
+
+
+def test_lint_prints_the_same_advice_for_several_findings_once(tmp_path: Path, run: Run) -> None:
+    script = tmp_path / "net.sql"
+    bad = "CREATE ROUTE {} WITH ADDRESS = N'ftp://';\nGO\n"
+    script.write_text("".join(map(bad.format, "ABC")))
+    advice = "Correct the statement, or add the script that creates what it needs."
+    assert run("lint", script).out.count(advice) == 1
+    assert f"\n    For these 3: {advice}\n" in run("lint", script).out
+    script.write_text(bad.format("A"))
+    assert f"\n    {advice}\n" in run("lint", script).out

@@ -69,6 +69,24 @@ def test_target_that_shares_the_load_is_kept_if_ids_are_unknown(tmp_path: Path) 
     assert "for each database that starts conversations, create a route in" in finding.remedy
 
 
+def test_misspelled_routes_and_the_correct_names_are_in_the_findings(tmp_path: Path) -> None:
+    """The initiator's route is found by the drop at the target, and the return route also by the missing way back."""
+    orders, stock = "//net.example/Orders", "//net.example/Stock"
+    shop = host("Shop", service=orders, routes=to("Stock", stock, "stocks.corp"))
+    misspelled = host("Shop", service=orders, routes=to("Stock", "//net.example/Stokc", "stocks.corp"))
+    stocks = host("Stocks", service=stock, routes=to("Back", "//net.example/Order", "shop.corp"))
+    whole = loaded(tmp_path, Shop=shop, Stocks=stocks)
+    alter = f"USE [Stocks]; ALTER ROUTE [Back] WITH SERVICE_NAME = N'{orders}';"
+    assert found(whole, "SSB017").scripts == (("Stocks", alter),)
+    assert f'The route "Back" is for the similar service "{orders[:-1]}"' in found(whole, "SSB017").message
+    assert f'this instance has the similar service "{orders}"' in found(whole, "SSB024").message
+    whole = loaded(tmp_path, Shop=misspelled, Stocks=host("Stocks", service=stock))
+    assert found(whole, "SSB024").remedy == (
+        "If this service is meant, correct the name in BEGIN DIALOG and in the routes. "
+        f"In Shop: USE [Shop]; ALTER ROUTE [Stock] WITH SERVICE_NAME = N'{stock}';"
+    )
+
+
 def test_copies_that_start_conversations_get_routes_with_their_ids(tmp_path: Path) -> None:
     whole = loaded(
         tmp_path,

@@ -226,9 +226,11 @@ def print_findings(
         findings = list(group)
         line(f"{code} {severity}: {CODES[code].title}", _COLOURS[severity])
         line(f"  {CODES[code].why}")
-        for finding in findings[:_SHOWN_FINDINGS_MAX]:
-            line(f"  - {finding.where}{_position(finding, folders)}: {finding.message}")
-            line(f"    {finding.remedy}", "dim")
+        for remedy, same in groupby(findings[:_SHOWN_FINDINGS_MAX], key=lambda finding: finding.remedy):
+            remedied = list(same)
+            for finding in remedied:
+                line(f"  - {finding.where}{_position(finding, folders)}: {finding.message}")
+            line(f"    {'' if len(remedied) == 1 else f'For these {len(remedied)}: '}{remedy}", "dim")
         if len(findings) > _SHOWN_FINDINGS_MAX:
             line(f"  - and {len(findings) - _SHOWN_FINDINGS_MAX:,} more; --json lists all")
         line("")

@@ -63,6 +63,11 @@ def broker_clause(broker: bytes) -> str:
     return f"BROKER_INSTANCE = N'{uuid.UUID(bytes=broker)}'"
 
 
+def service_clause(service: str) -> str:
+    """Returns the clause of a route that names a service."""
+    return f"SERVICE_NAME = {string_literal(service)}"
+
+
 def alter_route(route: FleetRoute, clauses: str) -> str:
     """Returns the statements that change a route."""
     return f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH {clauses};"
@@ -94,7 +99,7 @@ def new_route(
         number += 1
         name = f"{wanted} {number}"
     reserved.add(name.casefold())
-    clauses = "" if service is None else f"SERVICE_NAME = {string_literal(service)}, "
+    clauses = "" if service is None else f"{service_clause(service)}, "
     return f"USE {bracketed(database)}; CREATE ROUTE {bracketed(name)} WITH {clauses}{destination.clauses};"
 
 

@@ -22,7 +22,14 @@ from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute, T
 from ssbroker.diagnose.check_context import CheckContext
 from ssbroker.diagnose.problems import Concern, Problem, listed_names, route_problem
 from ssbroker.diagnose.reached_instances import ReachedInstances
-from ssbroker.diagnose.remedies import RouteDestination, alter_route, broker_clause, drop_route, local_routes
+from ssbroker.diagnose.remedies import (
+    RouteDestination,
+    alter_route,
+    broker_clause,
+    drop_route,
+    local_routes,
+    service_clause,
+)
 from ssbroker.diagnose.scripts_on_copies import UNKNOWN_ENDPOINT
 from ssbroker.diagnose.similar_names import SimilarServices
 from ssbroker.router import Router
@@ -171,7 +178,7 @@ def _address_remedies(
 def _create_again_script(route: FleetRoute, destination: RouteDestination | None = None) -> str:
     """Returns the statements that create a route again without LIFETIME."""
     to = destination or RouteDestination(route.address, route.mirror)
-    service = "" if route.service is None else f"SERVICE_NAME = {string_literal(route.service)}, "
+    service = "" if route.service is None else f"{service_clause(route.service)}, "
     clauses = service + to._replace(broker=to.broker or route.broker).clauses
     return f"{drop_route(route)} CREATE ROUTE {bracketed(route.name)} WITH {clauses};"
 
@@ -181,14 +188,14 @@ def _service_name_remedies(context: CheckContext, route: FleetRoute) -> Iterator
     for tables in context.tables.values():
         for database, names in tables.services.items():
             if tables.databases[database].broker == route.broker and len(names) == 1:
-                yield alter_route(route, f"SERVICE_NAME = {string_literal(names[0])}")
+                yield alter_route(route, service_clause(names[0]))
 
 
 def _spelling_remedies(context: CheckContext, route: FleetRoute) -> Iterator[str]:
     """Yields a script that corrects a nearly correct service name."""
     services = SimilarServices(context.tables)
     if route.service is not None and services.of(route.service) is not None:
-        yield alter_route(route, f"SERVICE_NAME = {string_literal(services.nearest(route.service))}")
+        yield alter_route(route, service_clause(services.nearest(route.service)))
 
 
 def _with_ids_of(context: CheckContext, instance: str, route: FleetRoute, hosts: list[str]) -> Iterator[str]:
@@ -368,7 +375,7 @@ def check_similar_route_names(context: CheckContext) -> Iterator[Problem]:
                     f"Change the service name of the route to {quoted_name(nearest)}.",
                     services=[nearest],
                     candidates=[
-                        alter_route(route, f"SERVICE_NAME = {string_literal(nearest)}"),
+                        alter_route(route, service_clause(nearest)),
                         drop_route(route),
                     ],
                     concerns=[Concern.of_table(instance, route.database, nearest)],

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from ssbroker._text import bracketed, quantity, quoted_name, restore_spaces
 from ssbroker._well_known import CONFIGURATION_SERVICE
-from ssbroker.advice import broker_command
+from ssbroker.advice import SimilarNames, broker_command
 from ssbroker.diagnose.all_decisions import RouteLookup
 from ssbroker.diagnose.catalog_rows import LOCAL, MSDB, TRANSPORT, FleetRoute
 from ssbroker.diagnose.check_context import CheckContext
@@ -26,6 +26,7 @@ from ssbroker.diagnose.remedies import (
     drop_route,
     local_routes,
     new_route,
+    service_clause,
 )
 from ssbroker.diagnose.return_paths import ReturnPaths
 from ssbroker.diagnose.route_checks import SYSTEM_SERVICE_PREFIX, stale_routes
@@ -301,6 +302,16 @@ def _lost_messages(context: CheckContext, reached: _Reached, numbers: dict[Start
             SENT_BACK: "the route leads back to the instance that the messages come from",
         }[reason]
         advice = "Create a route in msdb of this instance, or correct the routes that lead to this instance."
+        similar = _similar_services_of(context, instance, service)
+        if similar:
+            where = f"no instance has the service; this instance has the similar service {quoted_name(similar[0])}"
+            changes = [
+                f"In {sender}: {alter_route(route, service_clause(similar[0]))}"
+                for sender, route in _routes_to_instance(context, instance, service, starts)
+            ]
+            advice = " ".join(
+                ["If this service is meant, correct the name in BEGIN DIALOG and in the routes.", *changes]
+            )
         if ids:
             names = " or ".join(str(uuid.UUID(bytes=each)) for each in ids)
             where = f"no enabled database with the service has the broker id {names}, which the route names"
@@ -374,6 +385,26 @@ def _and_others(number: int) -> str:
     return "" if number == 1 else f" and {quantity(number - 1, 'other database')}"
 
 
+def _similar_services_of(context: CheckContext, instance: str, service: str) -> list[str]:
+    """Returns the services of an instance whose names are similar to that of a service which no instance has."""
+    return [] if context.hosts(service) else SimilarNames(context.tables[instance].hosts).find(service)
+
+
+def _routes_to_instance(
+    context: CheckContext, instance: str, service: str, starts: list[Start]
+) -> list[tuple[str, FleetRoute]]:
+    """Returns the routes of databases to a service at an instance, each with the instance of its database."""
+    return [
+        (start.instance, route)
+        for start in starts
+        for route in context.tables[start.instance].routes
+        if route.database == start.database
+        and route.service == service
+        and context.is_live(route)
+        and context.fleet.at(route.address, seen_from=start.instance) == instance
+    ]
+
+
 def _drop_remedies(context: CheckContext, instance: str, service: str, starts: list[Start]) -> Iterator[Candidate]:
     """Yields remedies for messages that an instance drops: in its msdb, in its other databases, or in the routes that lead to it."""
     tables = context.tables[instance]
@@ -389,15 +420,7 @@ def _drop_remedies(context: CheckContext, instance: str, service: str, starts: l
         if not tables.databases[database].enabled and (instance, database) not in context.mirrored:
             yield (Step(instance, broker_command(database)),)
     others = [each for each in context.enabled_hosts(service) if each[0] != instance]
-    senders: list[tuple[str, FleetRoute]] = [
-        (start.instance, route)
-        for start in starts
-        for route in context.tables[start.instance].routes
-        if route.database == start.database
-        and route.service == service
-        and context.is_live(route)
-        and context.fleet.at(route.address, seen_from=start.instance) == instance
-    ]
+    senders = _routes_to_instance(context, instance, service, starts)
     yield from filter(None, _sender_remedies(context, instance, senders, here, others))
     for destination in context.destinations(others, seen_from=instance):
         step = Step(instance, new_route(tables, MSDB, service=service, reserved=set(), destination=destination))
@@ -610,6 +633,9 @@ def _no_return_route(
     others_text = f" or to {quantity(others, 'other service')} that may have started one" if others else ""
     origin, service = initiators[0]
     fate = restore_spaces(end_text(end)).partition(":")[0] if end.outcome == "LOOP" else restore_spaces(end_text(end))
+    misspelled = _misspelled_routes(context, target, service)
+    if misspelled:
+        fate += f". The route {quoted_name(misspelled[0].name)} is for the similar service {quoted_name(misspelled[0].service or '')}, which no instance has"
     return problem_about(
         "SSB017",
         Subject("database", target.database),
@@ -658,6 +684,20 @@ def _return_advice(
     )
 
 
+def _misspelled_routes(context: CheckContext, target: Start, service: str) -> list[FleetRoute]:
+    """Returns the routes of a database for services that no instance has, and whose names are similar to that of a service."""
+    similar = SimilarNames([service])
+    return [
+        route
+        for route in context.tables[target.instance].routes
+        if route.database == target.database
+        and route.service is not None
+        and context.is_live(route)
+        and not context.hosts(route.service)
+        and similar.find(route.service)
+    ]
+
+
 def _return_candidates(
     context: CheckContext,
     target: Start,
@@ -665,7 +705,14 @@ def _return_candidates(
     ends: set[RoutingEnd],
     used: dict[Start, str],
 ) -> Iterator[Candidate]:
-    """Yields remedies: for routes of the target's database that are missing or wrong, then for faults on the path."""
+    """Yields remedies: for routes of the target's database that are misspelled, missing or wrong, then for faults on the path."""
+    misspelled = {
+        route: service for _, service in initiators for route in _misspelled_routes(context, target, service)[:1]
+    }
+    if misspelled:
+        yield tuple(
+            Step(target.instance, alter_route(route, service_clause(service))) for route, service in misspelled.items()
+        )
     created: list[Step] = []
     corrected: list[Step] = []
     replaced: list[Step] = []
