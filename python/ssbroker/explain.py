@@ -108,11 +108,13 @@ def _conversation(details: dict[str, Any]) -> Iterator[str]:
 
 def _table(table: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
     database = quoted(table["database"])
-    yield from _wrapped(f"sys.routes of {database}, {_ORIGINS[table['origin']]}", "Routing table: ")
+    is_reply = not details["conversation"]["is_initiator"]
+    is_sent_here = is_reply and table["origin"] == "begun_here"
+    origin = "because this database sends the reply" if is_sent_here else _ORIGINS[table["origin"]]
+    yield from _wrapped(f"sys.routes of {database}, {origin}", "Routing table: ")
     if table["sender_disabled"]:
-        yield from _wrapped(
-            f"not read: message delivery is disabled in {database}, so conversations started there wait", "  "
-        )
+        waiting = "its replies wait" if is_reply else "conversations started there wait"
+        yield from _wrapped(f"not read: message delivery is disabled in {database}, so {waiting}", "  ")
         return
     if table["reply"] is not None:
         yield from _reply(table["reply"], details)

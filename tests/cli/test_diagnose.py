@@ -293,6 +293,22 @@ def test_trace_gives_no_advice_on_a_conversation_that_arrives_or_twice(planned: 
     assert "What to do" not in lost.out
 
 
+def test_trace_of_a_reply(folder: Path, planned: Path, run: Run) -> None:
+    arguments = ["--fleet", "--from", "SOUTH/Stores", "--to-service", "//Sales", "--from-target"]
+    found = run("trace", planned, *arguments)
+    assert (found.status, found.out.splitlines()[0]) == (0, 'SOUTH/Stores sends a reply to "//Sales".')
+    assert "acknowledgement" not in found.out
+    assert "SEND" not in found.out
+    assert "Every reply names the broker id of the initiator's database: specify it" in found.out
+    sales = "5a1e5000-0000-4000-8000-000000000001"
+    assert "Every reply" not in run("trace", planned, *arguments, "--broker-instance", sales).out
+    assert json.loads(run("trace", planned, *arguments, "--json").out)["is_initiator"] is False
+    lost = run("trace", folder, *arguments)
+    assert (lost.status, "=> DELAYED: waits in SOUTH" in lost.out, "What to do" in lost.out) == (1, True, True)
+    refused = run("trace", folder, *arguments, "--from-service", "//Stock")
+    assert (refused.status, "--from-service and --from-target cannot be used together" in refused.err) == (2, True)
+
+
 def test_trace_of_one_instance_does_not_require_from(folder: Path, run: Run) -> None:
     found = run("trace", folder / "NORTH.sql", *AT, "--to-service", "//Stock", "--json")
     assert json.loads(found.out)["end"]["outcome"] == "ELSEWHERE"

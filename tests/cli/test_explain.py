@@ -28,7 +28,10 @@ ID = str(uuid.UUID(int=99))
             {"database": "Sales", "to_broker_instance": COPIES[1]},
         ),
         (["--from-outside"], {"database": None}),
-        (["--from-outside", "--from-target"], {"database": None, "is_initiator": False}),
+        (
+            ["--from-outside", "--from-target", "--broker-instance", COPIES[1]],
+            {"database": None, "is_initiator": False, "to_broker_instance": COPIES[1]},
+        ),
         (["--from", "Sales", "--conversation-id", ID], {"database": "Sales", "conversation_id": ID}),
     ],
 )
@@ -130,6 +133,18 @@ def test_delivery_to_a_service_with_a_disabled_queue(tmp_path: Path, run: Run) -
     assert json.loads(run("explain", script, "--to-service", "//Own", "--json").out)["notes"] == [note]
     script.write_text(script.read_text() + " ALTER QUEUE Q WITH STATUS = ON;")
     assert "disabled" not in run("explain", script, "--to-service", "//Own").out
+
+
+def test_reply_that_a_database_sends(tmp_path: Path, run: Run) -> None:
+    script = tmp_path / "shop.sql"
+    script.write_text("CREATE DATABASE Stock; USE Stock; CREATE ROUTE R WITH ADDRESS = 'TCP://sales:4022';")
+    arguments = ("explain", script, "--to-service", "//Sales", "--from-target")
+    found = run(*arguments)
+    assert 'Routing table: sys.routes of "Stock", because this database sends the reply\n' in found.out
+    note = "Every reply names the broker id of the initiator's database: specify it with --broker-instance"
+    assert note in " ".join(found.out.split())
+    known = run(*arguments, "--broker-instance", "5a1e5000-0000-4000-8000-000000000001")
+    assert (known.status, note in " ".join(known.out.split())) == (0, False)
 
 
 PARTLY_REFUSED = """CREATE DATABASE Sales

@@ -309,3 +309,31 @@ def test_number_of_rows_that_sqlcmd_writes_is_no_row(tmp_path: Path, run: Run, d
         "route", tmp_path / "net.sql", "--conversations", tmp_path / "day.csv", "-o", tmp_path / "out.csv", "--json"
     )
     assert (done.status, sum(json.loads(done.out)["outcomes"].values())) == (0, 2)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_replies_without_a_column_of_their_direction(tmp_path: Path, run: Run, suffix: str) -> None:
+    """The result is that of the column, which the output lacks."""
+    script = tmp_path / "net.sql"
+    script.write_text(
+        "CREATE DATABASE Sales; -- ssbroker: service_broker_guid=5a1e5000-0000-4000-8000-000000000001\n"
+        "USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q;\n"
+        "USE msdb; CREATE ROUTE Own WITH SERVICE_NAME = N'//Sales', ADDRESS = N'TCP://elsewhere:4022';\n"
+    )
+    names = {"database": pa.array([None], pa.string()), "to_service_name": ["//Sales"]}
+    ids = {"to_broker_instance": ["5a1e5000-0000-4000-8000-000000000001"]}
+    given = write(pa.table(names | ids), tmp_path / f"in{suffix}")
+    marked = write(pa.table(names | ids | {"is_initiator": [False]}), tmp_path / f"marked{suffix}")
+    found = {}
+    for source, option in ((given, ()), (given, ("--from-target",)), (marked, ())):
+        out = tmp_path / f"out{suffix}"
+        result = run("route", script, "--conversations", source, "-o", out, *option)
+        assert (result.status, result.err) == (0, "")
+        found[source, option] = read(out)
+    reply, expected = found[given, ("--from-target",)], found[marked, ()]
+    assert [row["outcome"] for row in found[given, ()]] == ["DROPPED"]
+    assert [row["outcome"] for row in reply] == ["LOCAL"]
+    assert decisions_of(reply) == decisions_of(expected)
+    assert list(reply[0]) == [name for name in expected[0] if name != "is_initiator"]
+    refused = run("route", script, "--conversations", marked, "-o", tmp_path / "no.csv", "--from-target")
+    assert (refused.status, "omit the option, or drop the column" in refused.err) == (2, True)

@@ -98,6 +98,20 @@ def test_invalid_rows_are_a_second_folder(tmp_path: Path, catalog: Path, run_on_
     assert sorted(row["conversation_id"] for row in rows(tmp_path / "out")) == [ids[0], ids[2]]
 
 
+def test_replies_without_a_column_of_their_direction(tmp_path: Path, catalog: Path, run_on_spark: SparkProcess) -> None:
+    """The output has the columns of the input, without the one that the option adds."""
+    given = tmp_path / "in.csv"
+    given.write_text("database,to_service_name\nSales,//Stock\nNowhere,//Stock\n")
+    outputs = ("-o", tmp_path / "out", "--rejected", tmp_path / "bad")
+    common = ("route", catalog, "--spark", "--tie-break", "first", "--from-target", "--conversations")
+    assert run_on_spark(*common, given, *outputs).status == 0
+    assert list(rows(tmp_path / "out")[0])[:3] == ["database", "to_service_name", "outcome"]
+    assert list(rows(tmp_path / "bad")[0]) == ["database", "to_service_name", "column", "value", "reason"]
+    given.write_text("database,to_service_name,is_initiator\nSales,//Stock,1\n")
+    result = run_on_spark(*common, given, *outputs)
+    assert (result.status, "which already says which side sent each message" in result.err) == (2, True)
+
+
 def test_missing_pyspark_is_one_line(tmp_path: Path, catalog: Path) -> None:
     given = write(conversations(5), tmp_path / "in.parquet")
     program = "import sys; sys.modules['pyspark'] = None; from ssbroker.cli import main; sys.exit(main(sys.argv[1:]))"

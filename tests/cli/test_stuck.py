@@ -464,3 +464,26 @@ def test_error_names_the_line_of_the_file(folder: Path, run: Run, text: str, end
     queue.write_text(text)
     refused = run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH")
     assert (refused.status, refused.err[-len(end) :]) == (2, end)
+
+
+def test_replies_are_explained_as_messages_of_the_target(folder: Path, run: Run) -> None:
+    """A reply is not for a service that accepts conversations, and no acknowledgement of it is followed."""
+    (folder / "SOUTH.sql").write_text(
+        SOUTH + "CREATE ROUTE Back WITH SERVICE_NAME = N'//Sales', ADDRESS = N'TCP://north:4022';"
+    )
+    queue = queue_file(folder, row("//Sales"))
+    arguments = ["stuck", "--fleet", folder, "--queue", queue, "--from", "SOUTH/Stores", "--at", NOW_TEXT]
+    assert "REFUSED by NORTH/Sales" in run(*arguments).out
+    found = run(*arguments, "--from-target")
+    assert (found.status, found.err) == (0, "")
+    assert "  => DELIVERED to NORTH/Sales\n" in found.out
+
+
+def test_direction_is_specified_once(folder: Path, run: Run, served: tuple[Path, Path]) -> None:
+    queue = folder.parent / "queue.csv"
+    queue.write_text("to_service_name,is_initiator\n//Stock,1\n")
+    found = run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH/Sales", "--from-target")
+    expected = f"--from-target: {queue} has the column is_initiator, which already says which side sent each message"
+    assert found.err == f"ssbroker: {expected}; omit the option, or drop the column\n"
+    found = run("stuck", *served, "--from", served[0].name, "--from-target")
+    assert "--from-target: the rows of an instance folder already say which side" in found.err

@@ -152,6 +152,10 @@ def instance_name(path: Path) -> str:
         return resolved.name if resolved.is_dir() else resolved.stem
 
 
+REPLY_WITHOUT_ID: Final = "Every reply names the broker id of the initiator's database: specify it with --broker-instance, because the decision may depend on it."
+"""A note for `--from-target` without a broker id."""
+
+
 def require_start(
     instance: str | None, database: str | None, fleet: Fleet, *, subject: str = "where the conversation starts"
 ) -> None:

@@ -13,11 +13,12 @@ from rich.text import Text
 
 from ssbroker._text import enable_queue_command, restore_spaces
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.cli.diagnose_options import database_names, instance_name
+from ssbroker.cli.diagnose_options import REPLY_WITHOUT_ID, database_names, instance_name
 from ssbroker.cli.options import (
     AtOption,
     CatalogArgument,
     EncodingOption,
+    FromTargetOption,
     LenientCatalogOption,
     PendingRequestOption,
     TieBreakOption,
@@ -34,7 +35,7 @@ from ssbroker.exceptions import OptionError
 from ssbroker.explain import render
 from ssbroker.router import Router
 
-EXAMPLES = """Examples:
+EXAMPLES = r"""Examples:
 
 Explain a conversation with the service //Orders:
 
@@ -46,14 +47,15 @@ Name the database if there are several:
 
 Explain a reply that arrives from another instance:
 
-  ssbroker explain net/ --to-service //Me --from-outside --from-target
+  ssbroker explain net/ --to-service //Me --from-outside --from-target \
+    --broker-instance D8D4D268-02A3-4C62-8F91-634B89C1E314
 """
 
 
 def explain(
     *,
     catalog: CatalogArgument,
-    to_service: Annotated[str, typer.Option(metavar="NAME", help="Target service of the conversation.")],
+    to_service: Annotated[str, typer.Option(metavar="NAME", help="Service that receives the message.")],
     broker_instance: Annotated[
         str | None, typer.Option(metavar="GUID", help="Broker id that the conversation names.")
     ] = None,
@@ -62,15 +64,13 @@ def explain(
         typer.Option(
             "--from",
             metavar="DATABASE",
-            help="Database in which the conversation starts, or INSTANCE/DATABASE. Default: the only user database.",
+            help="Database that sends the message, or INSTANCE/DATABASE. Default: the only user database.",
         ),
     ] = None,
     from_outside: Annotated[
         bool, typer.Option("--from-outside", help="The conversation arrives from another instance.")
     ] = False,
-    from_target: Annotated[
-        bool, typer.Option("--from-target", help="The message comes from the target, not from the initiator.")
-    ] = False,
+    from_target: FromTargetOption = False,
     conversation_id: Annotated[
         str | None,
         typer.Option(metavar="GUID", help="Conversation id, which determines the choice between equal routes."),
@@ -126,6 +126,8 @@ def explain(
                 f"until the queue is enabled: {enable_queue_command(database, queue.schema, queue.name)}"
             )
         )
+    if from_target and broker_instance is None:
+        notes.append(REPLY_WITHOUT_ID)
     if from_outside and lacks_msdb(loaded):
         notes.append(
             f"The tables contain no routes of msdb, by which messages from other instances are routed: {EXPORT_MSDB}."

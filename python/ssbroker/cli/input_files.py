@@ -26,9 +26,10 @@ from ssbroker.cli.readers import (
     added_column_error,
     infer_json_schema,
 )
-from ssbroker.exceptions import InputError, SchemaError
+from ssbroker.exceptions import InputError, OptionError, SchemaError
 
 pc: Any = pyarrow.compute  # the stubs support neither Python constants nor text with 64-bit offsets
+_IS_INITIATOR: Final = "is_initiator"
 _HIDDEN_PREFIXES: Final = (".", "_")
 
 
@@ -165,6 +166,19 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             column = column.dictionary_decode()
         columns.append(column if column.type == field.type else cast(column, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def sent_by_target(batch: pa.RecordBatch, file: Path) -> pa.RecordBatch:
+    """Adds the column `is_initiator` for `--from-target`; refuses a file that has this column."""
+    if _IS_INITIATOR in batch.schema.names:
+        raise already_known_direction(file)
+    return batch.append_column(_IS_INITIATOR, pa.array([False] * batch.num_rows, pa.bool_()))
+
+
+def already_known_direction(source: object) -> OptionError:
+    """Returns the error for `--from-target` with rows that state their direction; `source` is where they come from."""
+    problem = f"{source} has the column {_IS_INITIATOR}, which already says which side sent each message"
+    return OptionError(f"--from-target: {problem}; omit the option, or drop the column")
 
 
 def logical_type(data_type: pa.DataType) -> pa.DataType:

@@ -16,7 +16,7 @@ from ssbroker.cli.errors import reading
 from ssbroker.cli.file_formats import Format, input_format, output_format_by_suffix
 from ssbroker.cli.hive_partitions import refuse_partitions
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS, fragment_columns
-from ssbroker.cli.input_files import common_schema, expand_patterns, open_inputs
+from ssbroker.cli.input_files import already_known_direction, common_schema, expand_patterns, open_inputs
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_folder
 from ssbroker.cli.reassemble_files import ReassembleJob
 from ssbroker.cli.reassemble_summary import ACKNOWLEDGEMENTS, INCOMPLETE, MESSAGES, REJECTED, ReassembleCounts
@@ -62,14 +62,16 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
         catalog = job.loaded_catalog
         with _spark_session(threads=job.threads, quiet=quiet) as session:
             conversations = _read_files(session, files, kind=file_format)
+            if job.from_target:
+                conversations = _sent_by_targets(conversations)
             routing: dict[str, Any] = {"now": job.now, "tie_break": job.tie_break}
             routing |= {"pending_request": job.pending_request, "engine": "arrow"}  # whose errors name the row
             if job.rejected is None or rejected_part is None:
-                _write_folder(route(conversations, catalog, **routing), part, job.output)
+                _write_folder(_given_columns(route(conversations, catalog, **routing), job), part, job.output)
             else:
                 decided, rejected = route(conversations, catalog, errors="reject", **routing)
-                _write_folder(decided, part, job.output)
-                _write_folder(rejected, rejected_part, job.rejected)
+                _write_folder(_given_columns(decided, job), part, job.output)
+                _write_folder(_given_columns(rejected, job), rejected_part, job.rejected)
                 kinds = session.read.parquet(str(rejected_part)).groupBy("column", "reason")
                 for column, reason, rows, example in kinds.agg({"*": "count", "value": "min"}).collect():
                     counts.add_rejected(column, reason, example=example, rows=rows)
@@ -80,6 +82,23 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
         rows = sum(row["count"] for row in value_counts["outcome"].to_pylist())
         counts.add(value_counts, rows=rows, traffic=traffic)
     return counts, files
+
+
+_IS_INITIATOR: Final = "is_initiator"
+
+
+def _sent_by_targets(conversations: DataFrame) -> DataFrame:
+    """Adds the column `is_initiator` for `--from-target`; refuses files that have this column."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    if _IS_INITIATOR in conversations.columns:
+        raise already_known_direction("the input")
+    return conversations.withColumn(_IS_INITIATOR, sf.lit(False))
+
+
+def _given_columns(routed: DataFrame, job: RouteJob) -> DataFrame:
+    """Drops the column that `--from-target` has added."""
+    return routed.drop(_IS_INITIATOR) if job.from_target else routed
 
 
 def _check_outputs(outputs: Iterable[Path], requested: Format | None) -> None:

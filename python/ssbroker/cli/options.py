@@ -45,6 +45,20 @@ TieBreakOption: TypeAlias = Annotated[
         help="How to choose among equal candidates: by a hash of the conversation id (hash), in turn (round_robin), or by route id (first).",
     ),
 ]
+FromTargetOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--from-target",
+        help="The message is a reply: the target of the conversation sends it to the service of the initiator.",
+    ),
+]
+FromTargetsOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--from-target",
+        help="All messages are replies, which the targets of conversations send to the initiators; for files without the column is_initiator.",
+    ),
+]
 PendingRequestOption: TypeAlias = Annotated[
     PendingRequest,
     typer.Option(

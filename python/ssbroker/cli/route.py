@@ -17,6 +17,7 @@ from ssbroker.cli.options import (
     CatalogArgument,
     EncodingOption,
     FormatOption,
+    FromTargetsOption,
     LenientCatalogOption,
     PendingRequestOption,
     ProgressOption,
@@ -86,6 +87,7 @@ def route(
             help="Write invalid rows to this file (with --spark, a folder), with column, value and reason, and route the other rows. Default: stop at the first invalid row.",
         ),
     ] = None,
+    from_target: FromTargetsOption = False,
     format: FormatOption = None,  # noqa: A002
     at: AtOption = None,
     tie_break: TieBreakOption = "hash",
@@ -116,6 +118,7 @@ def route(
         tie_break=tie_break,
         pending_request=pending_request,
         threads=threads,
+        from_target=from_target,
         html=html,
         variables=parse_variables(variable),
         encoding=encoding,

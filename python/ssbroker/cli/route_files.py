@@ -28,7 +28,7 @@ from ssbroker.cli.chunks import (
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.file_formats import Format, input_format, output_format
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
-from ssbroker.cli.input_files import common_schema, conform, expand_patterns, open_inputs
+from ssbroker.cli.input_files import common_schema, conform, expand_patterns, open_inputs, sent_by_target
 from ssbroker.cli.options import as_options, suggesting_lenient
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_files
 from ssbroker.cli.parallel_map import configure_threads, ordered_map
@@ -65,6 +65,8 @@ class RouteJob:
     """The encoding of scripts; None for UTF-8."""
     lenient: bool
     """Whether scripts may contain statements that SQL Server would reject, or no Service Broker statements at all."""
+    from_target: bool = False
+    """Whether all messages come from the target; files must then lack the column `is_initiator`."""
     html: Path | None = None
     """The HTML report to write; None to write none."""
 
@@ -137,11 +139,12 @@ def _routed_chunks(
     def route_chunk(item: tuple[Chunk, int]) -> _RoutedChunk:
         chunk, position = item
         loaded, row_in_file, rejected = _set_invalid_cells_aside(chunk)
+        messages = sent_by_target(loaded.batch, chunk.file) if job.from_target else loaded.batch
         try:
             if job.rejected is None:
-                decisions = router.route(loaded.batch, now=job.now)
+                decisions = router.route(messages, now=job.now)
             else:
-                decisions, invalid = router.route(loaded.batch, now=job.now, errors="reject")
+                decisions, invalid = router.route(messages, now=job.now, errors="reject")
                 if invalid.num_rows:
                     loaded = _without_invalid_rows(loaded, invalid)
                     rejected.append(_with_row_numbers(invalid, chunk.file, row_in_file))

@@ -44,12 +44,14 @@ from ssbroker.cli.input_files import (
     expand_patterns,
     logical_type,
     open_inputs,
+    sent_by_target,
     with_known_names,
 )
 from ssbroker.cli.options import (
     AtOption,
     EncodingOption,
     FormatOption,
+    FromTargetsOption,
     LenientCatalogOption,
     PendingRequestOption,
     VariableOption,
@@ -112,6 +114,7 @@ def stuck(
         ),
     ] = None,
     format: FormatOption = None,  # noqa: A002
+    from_target: FromTargetsOption = False,
     fleet: FleetOption = False,
     address: AddressOption = None,
     at: AtOption = None,
@@ -138,6 +141,10 @@ def stuck(
     paths = instance_paths(catalogs, is_fleet=fleet)
     folders = {name: path for name, path in paths.items() if is_instance_folder(path)}
     own = _own_queues(queue, folders)
+    if own and from_target:
+        raise OptionError(
+            "--from-target: the rows of an instance folder already say which side sent each message; omit the option"
+        )
     files = [] if own or queue is None else expand_patterns([queue])
     outputs = [] if output is None else [output]
     formats = [output_format(path, format) for path in outputs]
@@ -147,7 +154,9 @@ def stuck(
     addresses = parse_instance_addresses(address)
     instances = load_fleet(catalogs, is_fleet=fleet, now=current_time, options=options, addresses=addresses)
     check_instances(addresses, instances)
-    instance, messages = _read_folder(own, start, instances) if own else _read(files, start, instances)
+    instance, messages = (
+        _read_folder(own, start, instances) if own else _read(files, start, instances, from_target=from_target)
+    )
     rows = explain_messages(instances, messages, instance=instance, now=now, pending_request=pending_request)
     table = pa.Table.from_pylist(rows, schema=STUCK)
     for path, file_format in zip(outputs, formats, strict=True):
@@ -224,7 +233,7 @@ def _read_folder(folders: Mapping[str, Path], start: str | None, fleet: Fleet) -
         )
 
 
-def _read(files: Sequence[Path], start: str | None, fleet: Fleet) -> tuple[str, pa.Table]:
+def _read(files: Sequence[Path], start: str | None, fleet: Fleet, *, from_target: bool) -> tuple[str, pa.Table]:
     """Returns the instance of the queue, and the needed columns of the files, with the database of each message."""
     from ssbroker.diagnose.stuck_messages import valid_messages  # noqa: PLC0415 - keeps --help fast
 
@@ -239,6 +248,8 @@ def _read(files: Sequence[Path], start: str | None, fleet: Fleet) -> tuple[str, 
     messages = []
     for chunk, _ in all_chunks(inputs):
         batch = conform(chunk.load().batch, schema)
+        if from_target:
+            batch = sent_by_target(batch, chunk.file)
         try:
             known = with_known_names(
                 pa.Table.from_batches([batch]), "database", [*map(str, fleet[instance].databases["name"].to_pylist())]

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ssbroker._arguments import optional_guid_bytes
 from ssbroker.cli.diagnose_options import (
+    REPLY_WITHOUT_ID,
     AddressOption,
     CatalogsArgument,
     FleetOption,
@@ -28,6 +29,7 @@ from ssbroker.cli.diagnose_options import (
 from ssbroker.cli.options import (
     AtOption,
     EncodingOption,
+    FromTargetOption,
     LenientCatalogOption,
     PendingRequestOption,
     VariableOption,
@@ -38,6 +40,7 @@ from ssbroker.cli.options import (
 )
 from ssbroker.cli.output_paths import check_writable, refuse_overwriting
 from ssbroker.cli.terminal import fitted, print_prose
+from ssbroker.exceptions import OptionError
 
 if TYPE_CHECKING:
     from ssbroker.diagnose import Trace
@@ -52,25 +55,31 @@ Follow a conversation with a broker id through two instances, given by their scr
 
   ssbroker trace NORTH.sql SOUTH.sql --from NORTH/Sales --to-service //Stock \
     --broker-instance D8D4D268-02A3-4C62-8F91-634B89C1E314
+
+Follow a reply of the target:
+
+  ssbroker trace NORTH.sql SOUTH.sql --from SOUTH/Stores --to-service //Sales \
+    --from-target --broker-instance D8D4D268-02A3-4C62-8F91-634B89C1E314
 """
 
 
 def trace(
     *,
     catalogs: CatalogsArgument,
-    to_service: Annotated[str, typer.Option(metavar="NAME", help="Target service of the conversation.")],
+    to_service: Annotated[str, typer.Option(metavar="NAME", help="Service that receives the message.")],
     start: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="INSTANCE/DATABASE",
-            help="Instance and database in which the conversation starts; omit the instance if only one has the database, and the database if the instance has only one.",
+            help="Instance and database that send the message; omit the instance if only one has the database, and the database if the instance has only one.",
         ),
     ] = None,
     from_service: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Initiator service. Default: the first service of the database, by name."),
     ] = None,
+    from_target: FromTargetOption = False,
     broker_instance: Annotated[
         str | None, typer.Option(metavar="GUID", help="Broker id that the conversation names.")
     ] = None,
@@ -92,6 +101,8 @@ def trace(
 
     The last hop ends in delivery, refusal, delay, a drop, a loop or an unknown instance. If the message or its acknowledgement does not arrive, the cause and a remedy follow.
 
+    With --from-target, only the reply is followed: its acknowledgement takes the path of the messages from the initiator.
+
     Exit status: 0 if the message is delivered and acknowledged whichever way ties are broken, 1 if not, 2 after an error.
     """
     from ssbroker.diagnose import html_report  # noqa: PLC0415 - keeps --help fast
@@ -99,6 +110,10 @@ def trace(
     from ssbroker.diagnose.stuck_messages import explain_messages  # noqa: PLC0415 - the same
 
     check_service_name(to_service, option="--to-service")
+    if from_target and from_service is not None:
+        raise OptionError(
+            "--from-service and --from-target cannot be used together: the acknowledgement of a reply is not followed"
+        )
     if from_service is not None:
         check_service_name(from_service, option="--from-service")
     if html is not None:
@@ -127,6 +142,7 @@ def trace(
             from_service_name=from_service,
             to_broker_instance=broker_instance,
             conversation_id=conversation_id,
+            is_initiator=not from_target,
             at=now,
             pending_request=pending_request,
         )
@@ -139,6 +155,7 @@ def trace(
             "to_service_name": to_service,
             "to_broker_instance": broker_instance,
             "from_service_name": from_service,
+            "is_initiator": not from_target,
         }
         (row,) = explain_messages(
             instances,
@@ -155,6 +172,8 @@ def trace(
         _print(found)
         if advice["remedy"] not in (None, found.advice):  # the advice of the trace is part of its text
             _print_advice(**advice)
+        if from_target and broker_instance is None:
+            print_prose(Console(), f"\n{REPLY_WITHOUT_ID}")
     if not found.always_delivered:
         raise typer.Exit(1)
 

@@ -42,7 +42,8 @@ def render(trace: Trace) -> str:
 
 
 def _lines(trace: Trace) -> Iterator[str]:
-    yield f"{_location(trace)} starts a conversation with {quoted(trace.to_service_name)}."
+    verb = "starts a conversation with" if trace.is_initiator else "sends a reply to"
+    yield f"{_location(trace)} {verb} {quoted(trace.to_service_name)}."
     yield from _path(trace)
     for acknowledgement in trace.acknowledgements:
         yield ""
@@ -57,7 +58,8 @@ def _lines(trace: Trace) -> Iterator[str]:
         is_here = trace.end.instance == trace.instance
         more = "TRUSTWORTHY of the databases" if is_here else "the certificates of a dialog with encryption"
         yield ""
-        yield f"Not checked, because catalogs lack the information: whether the target permits SEND, and {more}."
+        unchecked = f"whether the target permits SEND, and {more}" if trace.is_initiator else more
+        yield f"Not checked, because catalogs lack the information: {unchecked}."
 
 
 def assumption_text(databases: Iterable[tuple[str, str]]) -> str:
@@ -183,15 +185,15 @@ class Trace:
     """The path of a conversation through a fleet; `str()` returns it as text for an administrator.
 
     Attributes:
-        instance: The instance in which the conversation starts.
-        database: The database in which the conversation starts.
-        to_service_name: The target service.
+        instance: The instance that sends the message.
+        database: The database that sends the message.
+        to_service_name: The service that receives the message.
         is_initiator: Whether the message comes from the initiator; False if it comes from the target.
         hops: The instances on the path.
         end: What finally happens to the message.
         possible: Every end that the conversation can have, whichever way ties are broken.
-        acknowledgement: The path of the acknowledgement; None if the message is not delivered, or the initiator's database has no
-            service.
+        acknowledgement: The path of the acknowledgement; None if the message is not delivered or comes from the target, or if the
+            initiator's database has no service.
         advice: What to do about an address that no instance has; None for other ends.
         other_acknowledgements: The paths of the acknowledgement from other targets that the message can reach,
             whichever way ties are broken.
@@ -289,20 +291,25 @@ def trace(
     from_service_name: str | None = None,
     to_broker_instance: uuid.UUID | str | bytes | None = None,
     conversation_id: uuid.UUID | str | bytes | None = None,
+    is_initiator: bool = True,
     at: datetime | None = None,
     pending_request: PendingRequest = "continue",
 ) -> Trace:
     """Follows a conversation hop by hop until it is delivered, delayed, dropped or in a loop, and its acknowledgement back.
 
+    For a message from the target, a reply, only the message is followed: its acknowledgement takes the path of the messages from
+    the initiator.
+
     Args:
         fleet: A fleet, or the catalog of a single instance.
-        to_service_name: The target service.
-        instance: The instance in which the conversation starts; optional if there is only one instance.
-        database: The database in which the conversation starts; optional if `msdb` is the only other database.
+        to_service_name: The service that receives the message.
+        instance: The instance that sends the message; optional if there is only one instance.
+        database: The database that sends the message; optional if `msdb` is the only other database.
         from_service_name: The initiator service, to which the acknowledgement returns; None for the first service of the database by
             name.
         to_broker_instance: The broker id that the conversation names; None if it names no broker id.
         conversation_id: The id that decides among equal candidates (tie break `hash`); None picks the first candidate.
+        is_initiator: Whether the message comes from the initiator; False if it comes from the target.
         at: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         pending_request: How step 4 of the search treats a service with a pending route request: `continue` or `delay`.
 
@@ -342,8 +349,8 @@ def trace(
     start_instance, start_database = resolve_database(whole_fleet, instance, database)
     broker = optional_guid_bytes(to_broker_instance, name="to_broker_instance")
     _check_service(whole_fleet[start_instance], start_instance, start_database, from_service_name)
-    forward = tracer.follow(start_instance, RouteLookup(start_database, to_service_name, broker))
-    return tracer.with_acknowledgements(forward, from_service_name)
+    forward = tracer.follow(start_instance, RouteLookup(start_database, to_service_name, broker, is_initiator))
+    return tracer.with_acknowledgements(forward, from_service_name) if is_initiator else forward
 
 
 def _check_service(catalog: Catalog, instance: str, database: str, service: str | None) -> None:
