@@ -49,7 +49,7 @@ fn texts_within<'a>(
         })?;
         if texts.values_slice().len() + text.map_or(0, str::len) > bytes_max {
             let expected = format!("at most {bytes_max} bytes of text in a column");
-            return Err(Invalid::new(InvalidKind::Limit, column, Some(row), None, expected).into());
+            return Err(Invalid::new(InvalidKind::OutOfRange, column, Some(row), None, expected).into());
         }
         texts.append_option(text);
     }

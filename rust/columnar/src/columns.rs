@@ -213,7 +213,7 @@ impl<'a> Source<'a> {
         match integer.as_deref() {
             Ok([Some(value)]) => {
                 let text = value.to_string();
-                self.invalid(InvalidKind::Limit, name, row, Some(text.as_bytes()), "a bool, 1 or 0")
+                self.invalid(InvalidKind::OutOfRange, name, row, Some(text.as_bytes()), "a bool, 1 or 0")
             }
             _ => self.null(name, row, "true or false"),
         }
@@ -303,7 +303,7 @@ impl<'a> Source<'a> {
         let narrow = values.into_iter().enumerate().map(|(row, value)| {
             value.map(T::Native::try_from).transpose().map_err(|_| {
                 let text = value.unwrap_or_default().to_string();
-                self.invalid(InvalidKind::Limit, name, row, Some(text.as_bytes()), &integer_of::<T>())
+                self.invalid(InvalidKind::OutOfRange, name, row, Some(text.as_bytes()), &integer_of::<T>())
             })
         });
         narrow.collect()
@@ -340,7 +340,7 @@ impl<'a> Source<'a> {
             None => Ok(None),
             Some(value) if value.fract() == 0.0 && value.abs() < 1e18 => Ok(Some(value as i128)),
             Some(value) => {
-                Err(self.invalid(InvalidKind::Limit, name, row, Some(value.to_string().as_bytes()), expected))
+                Err(self.invalid(InvalidKind::OutOfRange, name, row, Some(value.to_string().as_bytes()), expected))
             }
         };
         values.enumerate().map(whole).collect()

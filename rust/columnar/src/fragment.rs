@@ -86,7 +86,7 @@ impl<'a> Messages<'a> {
         let message_keys = MessageKeys::read(source)?;
         if let Some(row) = message_keys.sequences.iter().position(|sequence| !(0..i64::MAX).contains(sequence)) {
             let (shown, expected) = (message_keys.sequences[row].to_string(), "a number from 0 to 2^63 - 2");
-            let (kind, name) = (InvalidKind::Limit, columns::MESSAGE_SEQUENCE_NUMBER);
+            let (kind, name) = (InvalidKind::OutOfRange, columns::MESSAGE_SEQUENCE_NUMBER);
             return Err(source.invalid(kind, name, row, Some(shown.as_bytes()), expected));
         }
         let bodies = source.bytes(columns::MESSAGE_BODY)?;
@@ -116,7 +116,7 @@ impl<'a> Messages<'a> {
             if len > BODY_BYTES_MAX {
                 let (shown, expected) = (format!("{len} bytes"), "at most 2^31 - 1 bytes");
                 let name = columns::MESSAGE_BODY;
-                return Err(source.invalid(InvalidKind::Limit, name, row, Some(shown.as_bytes()), expected));
+                return Err(source.invalid(InvalidKind::OutOfRange, name, row, Some(shown.as_bytes()), expected));
             }
             self.counts.push(len.div_ceil(self.max_fragment_bytes).max(1) as i32);
         }

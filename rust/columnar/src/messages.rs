@@ -78,7 +78,7 @@ pub(crate) fn body_array(values: Vec<u8>, ends: &[Option<usize>]) -> Result<Bina
     if values.len() > BYTES_MAX {
         let size = format!("{} bytes in {} messages", values.len(), ends.len());
         let expected = format!("at most {BYTES_MAX} bytes together; receive fewer messages with `top`");
-        let (kind, column) = (InvalidKind::Limit, fragments::MESSAGE_BODY);
+        let (kind, column) = (InvalidKind::OutOfRange, fragments::MESSAGE_BODY);
         return Err(Invalid::new(kind, column, None, Some(size.as_bytes()), expected).into());
     }
     let mut offsets = Vec::with_capacity(ends.len() + 1);

@@ -103,7 +103,7 @@ impl<'a> PackedDecisions<'a> {
         let size = (rows - valid.null_count()) * 16;
         if i32::try_from(size).is_err() {
             let expected = format!("at most {} conversations with a broker id in a batch", i32::MAX / 16);
-            return Err(Invalid::new(InvalidKind::Limit, "conversations", None, None, expected).into());
+            return Err(Invalid::new(InvalidKind::OutOfRange, "conversations", None, None, expected).into());
         }
         let mut ids = Vec::with_capacity(size);
         let mut offsets = Vec::with_capacity(rows + 1);

@@ -373,7 +373,7 @@ fn reason(kind: InvalidKind) -> &'static str {
         InvalidKind::Guid => "invalid_guid",
         InvalidKind::Null => "null",
         InvalidKind::UnknownDatabase => "unknown_database",
-        InvalidKind::Limit => "out_of_range",
+        InvalidKind::OutOfRange => "out_of_range",
         InvalidKind::Address | InvalidKind::Duplicate => "invalid",
     }
 }

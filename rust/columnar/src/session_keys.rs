@@ -106,7 +106,7 @@ fn new_key(source: Source<'_>, name: &str, row: usize, bytes: &[u8], keys: &mut 
         // Errors must not reveal the key.
         let shown = format!("{} bytes", bytes.len());
         let expected = "a key of 16, 24 or 32 bytes, or null";
-        return Err(source.invalid(InvalidKind::Limit, name, row, Some(shown.as_bytes()), expected));
+        return Err(source.invalid(InvalidKind::OutOfRange, name, row, Some(shown.as_bytes()), expected));
     };
     keys.push(key);
     Ok(keys.len() as u32 - 1)

@@ -344,7 +344,8 @@ impl CatalogBuilder {
             },
             None => self.single_database(Some(row))?,
         };
-        let limit_exceeded = || Invalid::new(InvalidKind::Limit, "routes", Some(row), None, "at most 4 GiB of text");
+        let limit_exceeded =
+            || Invalid::new(InvalidKind::OutOfRange, "routes", Some(row), None, "at most 4 GiB of text");
         let (address_text, address) = self.address(row, "routes.address", input.address)?;
         let (mirror_text, mirror) = match input.mirror {
             Some(text) => self.address(row, "routes.mirror_address", text)?,
@@ -397,7 +398,13 @@ impl CatalogBuilder {
             return Err(Invalid::new(InvalidKind::UnknownDatabase, column, Some(row), Some(database), expected));
         };
         let Some(id) = self.catalog.names.intern(name) else {
-            return Err(Invalid::new(InvalidKind::Limit, "services.name", Some(row), None, "at most 4 GiB of text"));
+            return Err(Invalid::new(
+                InvalidKind::OutOfRange,
+                "services.name",
+                Some(row),
+                None,
+                "at most 4 GiB of text",
+            ));
         };
         self.catalog.services.push((number, id));
         Ok(())
@@ -413,11 +420,11 @@ impl CatalogBuilder {
         let number = self.catalog.databases.len();
         if number >= DATABASES_MAX {
             let expected = format!("at most {DATABASES_MAX} databases");
-            return Err(Invalid::new(InvalidKind::Limit, "databases.name", None, Some(name), expected));
+            return Err(Invalid::new(InvalidKind::OutOfRange, "databases.name", None, Some(name), expected));
         }
         if self.catalog.database_names.intern(name).is_none() {
             let expected = "at most 4 GiB of text";
-            return Err(Invalid::new(InvalidKind::Limit, "databases.name", None, None, expected));
+            return Err(Invalid::new(InvalidKind::OutOfRange, "databases.name", None, None, expected));
         }
         self.catalog.databases.push(Database { name: name.into(), broker, enabled });
         Ok(number as u16)
@@ -452,7 +459,7 @@ impl CatalogBuilder {
         let address = self.catalog.addresses.intern(address.as_str().as_bytes());
         let (text, address) = text
             .zip(address)
-            .ok_or_else(|| Invalid::new(InvalidKind::Limit, column, Some(row), None, "at most 4 GiB of text"))?;
+            .ok_or_else(|| Invalid::new(InvalidKind::OutOfRange, column, Some(row), None, "at most 4 GiB of text"))?;
         self.addresses.push(address);
         Ok((text, address))
     }
@@ -487,7 +494,7 @@ impl CatalogBuilder {
             let slot = &mut next[usize::from(route.database)];
             route.route_id = i32::try_from(*slot).map_err(|_| {
                 let expected = "lower ids in the other rows; routes without an id are numbered after the highest id";
-                Invalid::new(InvalidKind::Limit, "routes.route_id", Some(row as usize), None, expected)
+                Invalid::new(InvalidKind::OutOfRange, "routes.route_id", Some(row as usize), None, expected)
             })?;
             *slot += 1;
         }

@@ -11,10 +11,10 @@ pub enum InvalidKind {
     Duplicate,
     /// Not a GUID.
     Guid,
-    /// Outside the allowed range.
-    Limit,
     /// A null where a value is required.
     Null,
+    /// Outside the allowed range.
+    OutOfRange,
     /// Not a database of the catalog.
     UnknownDatabase,
 }
@@ -81,8 +81,8 @@ impl fmt::Display for Invalid {
             InvalidKind::Address => "is not a valid address",
             InvalidKind::Duplicate => "occurs twice",
             InvalidKind::Guid => "is not a valid GUID",
-            InvalidKind::Limit => "is out of range",
             InvalidKind::Null => "is not allowed here",
+            InvalidKind::OutOfRange => "is out of range",
             InvalidKind::UnknownDatabase => "is not a database of the catalog",
         };
         write!(out, " {what}; expected {}", self.expected)

@@ -93,8 +93,8 @@ fn class_of(kind: InvalidKind) -> &'static str {
         InvalidKind::Address => "InvalidAddressError",
         InvalidKind::Duplicate => "DuplicateError",
         InvalidKind::Guid => "InvalidGuidError",
-        InvalidKind::Limit => "InputError",
         InvalidKind::Null => "NullError",
+        InvalidKind::OutOfRange => "InputError",
         InvalidKind::UnknownDatabase => "UnknownDatabaseError",
     }
 }
