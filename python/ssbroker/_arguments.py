@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from ssbroker import _core
 from ssbroker._well_known import SERVICE_NAME_MAX
@@ -18,6 +18,9 @@ from ssbroker.exceptions import InvalidGuidError, OptionError
 
 DURATION_MAX: Final = 366 * 24 * 3600
 """The longest wait or lease, in seconds."""
+
+OnErrors = Literal["raise", "reject"]
+"""What to do with rows that contain an invalid value."""
 
 
 def integer_argument(value: object, *, name: str, minimum: int, maximum: int) -> int:
@@ -199,6 +202,12 @@ def utc_datetime(now: datetime | None, *, name: str = "now") -> datetime:
         raise OptionError(
             f"{name}: expected a time between the years 1 and 9999 in UTC, got {now.isoformat()}"
         ) from error
+
+
+def check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raises OptionError if the value of an option is not allowed."""
+    if value not in allowed:
+        raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
 
 
 def compared_times(*, at: datetime | None, before_at: datetime | None) -> tuple[datetime, datetime]:

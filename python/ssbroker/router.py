@@ -15,7 +15,14 @@ import pyarrow.compute as pc
 from ssbroker import _core, schemas
 from ssbroker import _dataframes as dataframes
 from ssbroker import _notebook as notebook
-from ssbroker._arguments import epoch_microseconds, is_utf8_text, optional_guid_bytes, utc_datetime
+from ssbroker._arguments import (
+    OnErrors,
+    check_option,
+    epoch_microseconds,
+    is_utf8_text,
+    optional_guid_bytes,
+    utc_datetime,
+)
 from ssbroker._arrow import (
     ArrowArrayExportable,
     Rows,
@@ -178,9 +185,6 @@ TieBreak = Literal["hash", "round_robin", "first"]
 """How a router chooses among equal candidates."""
 PendingRequest = Literal["continue", "delay"]
 """What a router does with a conversation while routing information is requested for its service."""
-
-OnErrors = Literal["raise", "reject"]
-"""What a router does with rows that it cannot route."""
 
 _PICKLE_FORMAT: Final = 1
 _INPUT: Final = "conversations"
@@ -617,9 +621,3 @@ def _restore(pickle_format: int, *state: Any) -> Router:
         )
     catalog, tie_break, pending_request = state
     return Router(catalog, tie_break=tie_break, pending_request=pending_request)
-
-
-def check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raises OptionError if the value of an option is not allowed."""
-    if value not in allowed:
-        raise OptionError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")

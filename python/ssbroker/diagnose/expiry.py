@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final, get_args
 
-from ssbroker._arguments import integer_argument, utc_datetime
+from ssbroker._arguments import check_option, integer_argument, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.catalog_rows import read_tables
 from ssbroker.diagnose.compare import Comparison, compare
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.problems import qualified_route
-from ssbroker.router import PendingRequest, check_option
+from ssbroker.router import PendingRequest
 
 _LIMIT: Final = 5
 _TICK: Final = timedelta(microseconds=1)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal, get_args, overload
 
 import pyarrow as pa
 
-from ssbroker._arguments import utc_datetime
+from ssbroker._arguments import OnErrors, check_option, utc_datetime
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.router import OnErrors, PendingRequest, Routed, TieBreak, check_option
+from ssbroker.router import PendingRequest, Routed, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import compat, decision_codes, engine_choice, input_columns
 from ssbroker.spark.arguments import SparkTieBreak, check_tie_break, loaded_catalog
