@@ -190,20 +190,26 @@ class Reassembler:
         """
 
     def push(
-        self, fragments: Sequence[ArrowArrayExportable], session_keys: str | SessionKeys | None, /
-    ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch], list[pa.RecordBatch]]:
+        self,
+        fragments: Sequence[ArrowArrayExportable],
+        session_keys: str | SessionKeys | None,
+        set_invalid_aside: bool = False,
+        /,
+    ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch], list[pa.RecordBatch], list[pa.RecordBatch]]:
         """Adds the fragments of several batches in one push.
 
         Args:
             fragments: At least one record batch.
             session_keys: Keys by conversation, or the name of the column with the keys.
+            set_invalid_aside: Whether to return rows with an invalid value, instead of failing.
 
         Returns:
-            The messages, the rejected fragments and the acknowledgements, each in at least one batch.
+            The messages, the rejected fragments and the acknowledgements, each in at least one batch, and the invalid rows
+            (`schemas.INVALID_FRAGMENTS`), possibly in no batch.
 
         Raises:
             SchemaError: A column is missing or mistyped, or the extra columns differ from those of the first push.
-            InputError: A value is invalid; the subclass determines the kind of error.
+            InputError: A value is invalid; the subclass determines the kind of error. Not with `set_invalid_aside`.
         """
 
     def pending(self) -> list[pa.RecordBatch]:

@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, TypeAlias, overload
+from typing import Any, Final, TypeAlias, get_args, overload
 
 import pyarrow as pa
 
 from ssbroker import _core, schemas
 from ssbroker import _notebook as notebook
-from ssbroker._arguments import boolean, guid_bytes, integer_argument
+from ssbroker._arguments import OnErrors, boolean, check_option, guid_bytes, integer_argument
 from ssbroker._arrow import (
     ArrowArrayExportable,
     ArrowStreamExportable,
@@ -25,6 +25,8 @@ from ssbroker._arrow import (
 from ssbroker._text import quantity
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
 
+_NONE_INVALID: Final = schemas.INVALID_FRAGMENTS.empty_table()
+
 
 @dataclass(frozen=True)
 class Reassembly:
@@ -34,6 +36,7 @@ class Reassembly:
         messages: The complete messages that are released: the columns of `schemas.MESSAGES`, followed by the extra columns of the fragments.
         rejected: Rejected fragments with the reason (`schemas.REJECTED`).
         acknowledgements: Acknowledgements for the sender of each direction (`schemas.ACKNOWLEDGEMENTS`).
+        invalid: The rows with an invalid value, which were ignored (`schemas.INVALID_FRAGMENTS`); empty without `errors="reject"`.
 
     Examples:
         >>> import pyarrow as pa
@@ -51,6 +54,7 @@ class Reassembly:
     rejected: pa.Table
     acknowledgements: pa.Table
     _read_pending: Callable[[], pa.Table] = field(repr=False, compare=False)
+    invalid: pa.Table = field(default_factory=lambda: _NONE_INVALID)
 
     @cached_property
     def pending(self) -> pa.Table:
@@ -58,9 +62,10 @@ class Reassembly:
         return self._read_pending()
 
     def __repr__(self) -> str:
+        invalid = f", invalid={self.invalid.num_rows}" if self.invalid.num_rows else ""
         return (
             f"Reassembly(messages={self.messages.num_rows}, rejected={self.rejected.num_rows}, "
-            f"acknowledgements={self.acknowledgements.num_rows}, pending={self._pending_now().num_rows})"
+            f"acknowledgements={self.acknowledgements.num_rows}, pending={self._pending_now().num_rows}{invalid})"
         )
 
     def _pending_now(self) -> pa.Table:
@@ -70,21 +75,38 @@ class Reassembly:
 
     def _repr_html_(self) -> str:
         reasons = notebook.grid(("reason", "fragments"), notebook.counts(self.rejected["reason"]))
-        return notebook.section(
+        title = (
             f"Reassembly: {quantity(self.messages.num_rows, 'message')}, {quantity(self.rejected.num_rows, 'rejected fragment')}, "
-            f"{quantity(self._pending_now().num_rows, 'pending message')}",
+            f"{quantity(self._pending_now().num_rows, 'pending message')}"
+        )
+        invalid = []
+        if self.invalid.num_rows:
+            title += f", {quantity(self.invalid.num_rows, 'invalid row')}"
+            invalid.append(notebook.collapsible("Invalid", notebook.table(self.invalid)))
+        return notebook.section(
+            title,
             notebook.collapsible("Messages", notebook.table(self.messages), is_open=True),
             notebook.collapsible("Rejected", reasons),
             notebook.collapsible("Acknowledgements", notebook.table(self.acknowledgements)),
+            *invalid,
         )
 
     def __reduce__(self) -> tuple[Callable[..., Reassembly], tuple[Any, ...]]:
-        return settled, (self.messages, self.rejected, self.acknowledgements, self.pending)
+        return settled, (self.messages, self.rejected, self.acknowledgements, self.pending, self.invalid)
 
 
-def settled(messages: pa.Table, rejected: pa.Table, acknowledgements: pa.Table, pending: pa.Table) -> Reassembly:
-    """Returns a result that holds its pending messages and does not refer to a reassembler; pickles name this function."""
-    return Reassembly(messages, rejected, acknowledgements, lambda: pending)
+def settled(
+    messages: pa.Table,
+    rejected: pa.Table,
+    acknowledgements: pa.Table,
+    pending: pa.Table,
+    invalid: pa.Table = _NONE_INVALID,
+) -> Reassembly:
+    """Returns a result that holds its pending messages and does not refer to a reassembler.
+
+    Pickles name this function; those of version 0.1 lack `invalid`.
+    """
+    return Reassembly(messages, rejected, acknowledgements, lambda: pending, invalid)
 
 
 # `Mapping` is invariant in its key type, so each type of id needs its own mapping.
@@ -299,23 +321,26 @@ class Reassembler:
         self._session_keys = normalize_session_keys(keys)
         self._keys = native_session_keys(self._session_keys)
 
-    def push(self, fragments: Rows) -> Reassembly:
+    def push(self, fragments: Rows, *, errors: OnErrors = "raise") -> Reassembly:
         """Adds fragments, and returns the messages that they complete.
 
-        A push is atomic: if any of the input is invalid, nothing changes. A stream is therefore read to its end first; push input that
+        A push is atomic: if it raises an exception, nothing changes. A stream is therefore read to its end first; push input that
         is larger than memory in batches.
 
         Args:
             fragments: Fragments (`schemas.FRAGMENTS`, with or without the signatures) as a record batch, table, stream, DataFrame or list
                 of dicts. Extra columns must be the same in every push; a message gets the values of its fragment 0.
+            errors: What to do with a row that has a null, an invalid id, an integer out of range or a session key of the wrong length:
+                `raise` an exception at the first one, or `reject` all such rows: ignore them, and list them in `invalid`.
 
         Returns:
-            The messages that this push releases, the rejected fragments, and the acknowledgements.
+            The messages that this push releases, the rejected fragments, the acknowledgements, and the invalid rows.
 
         Raises:
             SchemaError: `fragments` is neither an Arrow object nor a list of dicts, a column is missing or has the wrong type, or the extra
                 columns differ from those of the first push.
             InputError: A value is invalid; the error names column, row and value.
+            OptionError: `errors` is neither `raise` nor `reject`.
 
         Examples:
             >>> import pyarrow as pa
@@ -327,14 +352,19 @@ class Reassembler:
             0
             >>> reassembler.push(early).rejected["reason"].to_pylist()
             ['duplicate']
+            >>> wrong = early.set_column(5, "message_body", pa.nulls(1, pa.binary()))
+            >>> reassembler.push(wrong, errors="reject").invalid.to_pylist()
+            [{'row': 0, 'column': 'message_body', 'value': None, 'reason': 'null'}]
         """
+        check_option("errors", errors, get_args(OnErrors))
         batches = list(input_batches(fragments, name=_INPUT))
         try:
-            pushed = self._native.push(batches, self._keys)
+            *pushed, invalid = self._native.push(batches, self._keys, errors == "reject")
         except SchemaError as error:
             raise missing_column_error(error, batches[0], expected=schemas.FRAGMENTS.names) from None
         messages, rejected, acknowledgements = map(pa.Table.from_batches, pushed)
-        return Reassembly(messages, rejected, acknowledgements, self.pending)
+        invalid_rows = pa.Table.from_batches(invalid) if invalid else _NONE_INVALID
+        return Reassembly(messages, rejected, acknowledgements, self.pending, invalid_rows)
 
     def pending(self) -> pa.Table:
         """Returns the messages that are incomplete, or complete and waiting for earlier messages.
@@ -477,6 +507,7 @@ def reassemble(
     in_order: bool = True,
     session_keys: SessionKeys | None = None,
     max_message_bytes: int = 1 << 30,
+    errors: OnErrors = "raise",
 ) -> Reassembly:
     """Reassembles the fragments of a table in one call.
 
@@ -492,9 +523,12 @@ def reassemble(
         in_order: Whether a message waits for earlier messages of its direction.
         session_keys: Keys that encrypt the signatures: a mapping from conversation id to key, or the name of the column with the keys.
         max_message_bytes: Maximum size of a message in bytes, at most 2**31 - 1.
+        errors: What to do with a row that has a null, an invalid id, an integer out of range or a session key of the wrong length:
+            `raise` an exception at the first one, or `reject` all such rows: ignore them, and list them in `invalid`. The message of
+            such a row stays incomplete, unless the fragment also occurs in a valid row.
 
     Returns:
-        The messages, the rejected fragments, the acknowledgements, and the pending messages.
+        The messages, the rejected fragments, the acknowledgements, the pending messages, and the invalid rows.
 
     Raises:
         OptionError: An option is invalid.
@@ -512,6 +546,11 @@ def reassemble(
         [b'Hello, world']
         >>> ssbroker.reassemble(fragments.slice(1)).pending["first_missing_fragment"].to_pylist()
         [0]
+        >>> rows = fragments.to_pylist()
+        >>> rows[1]["fragment_number"] = None
+        >>> result = ssbroker.reassemble(rows, errors="reject")
+        >>> result.invalid.to_pylist(), result.pending["first_missing_fragment"].to_pylist()
+        ([{'row': 1, 'column': 'fragment_number', 'value': None, 'reason': 'null'}], [1])
     """
     reassembler = Reassembler(
         max_pending_bytes=None,
@@ -522,8 +561,8 @@ def reassemble(
         in_order=in_order,
         session_keys=session_keys,
     )
-    result = reassembler.push(fragments)
-    return settled(result.messages, result.rejected, result.acknowledgements, result.pending)
+    result = reassembler.push(fragments, errors=errors)
+    return settled(result.messages, result.rejected, result.acknowledgements, result.pending, result.invalid)
 
 
 def _limit(name: str, value: int | None, *, minimum: int, maximum: int) -> int | None:

@@ -96,6 +96,10 @@ REJECTED_CONVERSATIONS: Final = _schema(
 """Conversations that cannot be routed, from `Router.route` with `errors="reject"`: the row in the input, counted from 0, its first invalid
 column, the value (shortened) and the reason: `null`, `invalid_guid`, `unknown_database` or `out_of_range`."""
 
+INVALID_FRAGMENTS: Final = _schema(*REJECTED_CONVERSATIONS)
+"""Fragments with an invalid value, from `reassemble` and `Reassembler.push` with `errors="reject"`: the row in the input, counted from 0, its
+first invalid column, the value (shortened) and the reason: `null`, `invalid_guid` or `out_of_range`."""
+
 _DIRECTION: Final = (
     pa.field("conversation_id", GUID, nullable=False),
     pa.field("is_initiator", pa.bool_(), nullable=False),

@@ -52,7 +52,7 @@ fn sources<'a>(batches: &'a [RecordBatch], table: &'static str) -> impl Iterator
     batches.iter().scan(0, move |rows, batch| {
         let first_row = *rows;
         *rows += batch.num_rows();
-        Some(Source { batch, table, first_row })
+        Some(Source { batch, table, first_row, invalid_rows: None })
     })
 }
 

@@ -15,6 +15,7 @@ use ssbroker_core::route::BLOCK;
 use ssbroker_core::{Guid, GuidReader, Invalid, InvalidKind};
 
 use crate::error::{Error, Result, type_name};
+use crate::invalid_rows::InvalidRows;
 use crate::masks::{ones, set_bits};
 use crate::schema::{conversations, fragments as columns};
 use crate::view::{BytesView, dictionary_parts};
@@ -26,6 +27,8 @@ pub(crate) struct Source<'a> {
     /// The prefix of column names in errors; empty if there is only one table.
     pub(crate) table: &'static str,
     pub(crate) first_row: usize,
+    /// Where to record invalid values; `None` to fail at the first one.
+    pub(crate) invalid_rows: Option<&'a InvalidRows>,
 }
 
 /// An integer type, to which wider types are narrowed.
@@ -129,6 +132,22 @@ impl<'a> Source<'a> {
         self.invalid(InvalidKind::Null, column, row, None, expected)
     }
 
+    /// Records an invalid value, so that the caller continues with a placeholder; fails with any other error, or if
+    /// invalid values are not recorded.
+    pub(crate) fn reject(&self, error: Error) -> Result<()> {
+        match (error, self.invalid_rows) {
+            (Error::Invalid(invalid @ Invalid { row: Some(row), .. }), Some(rows)) => {
+                rows.add(row, invalid);
+                Ok(())
+            }
+            (error, _) => Err(error),
+        }
+    }
+
+    fn reject_nulls(&self, name: &str, view: &BytesView<'_>, expected: &str) -> Result<()> {
+        view.null_rows().try_for_each(|row| self.reject(self.null(name, row, expected)))
+    }
+
     pub(crate) fn out_of_bounds(&self, column: &str, row: usize) -> Error {
         let what = "an offset, view or dictionary key is out of bounds".to_owned();
         Error::Malformed { column: self.qualified(column), row: Some(self.first_row + row), what }
@@ -179,7 +198,8 @@ impl<'a> Source<'a> {
     /// Returns a required binary column without nulls.
     pub(crate) fn bytes(&self, name: &str) -> Result<BytesView<'a>> {
         let view = self.optional_bytes(name)?.ok_or_else(|| self.mistyped(name, "binary", None))?;
-        view.first_null().map_or(Ok(view), |row| Err(self.null(name, row, "bytes (may be empty)")))
+        self.reject_nulls(name, &view, "bytes (may be empty)")?;
+        Ok(view)
     }
 
     /// Returns a required boolean column without nulls.
@@ -195,13 +215,13 @@ impl<'a> Source<'a> {
         Ok(Some(array))
     }
 
-    /// Reports the first row without a boolean among `len` rows from `start` of a column from `nullable_booleans`.
+    /// Rejects rows without a boolean among `len` rows from `start` of a column from `nullable_booleans`.
     pub(crate) fn check_booleans(&self, name: &str, array: &BooleanArray, start: usize, len: usize) -> Result<()> {
         if array.null_count() == 0 {
             return Ok(());
         }
-        let null = (start..start + len).find(|&row| array.is_null(row));
-        null.map_or(Ok(()), |row| Err(self.not_boolean(name, row)))
+        let mut nulls = (start..start + len).filter(|&row| array.is_null(row));
+        nulls.try_for_each(|row| self.reject(self.not_boolean(name, row)))
     }
 
     #[cold]
@@ -288,7 +308,10 @@ impl<'a> Source<'a> {
             return Ok(array.values().clone());
         }
         let values = self.narrow_integers::<T>(name, array)?.into_iter().enumerate();
-        let values = values.map(|(row, value)| value.ok_or_else(|| self.null(name, row, &integer_of::<T>())));
+        let values = values.map(|(row, value)| match value {
+            Some(value) => Ok(value),
+            None => self.reject(self.null(name, row, &integer_of::<T>())).map(|()| T::Native::default()),
+        });
         values.collect::<Result<Vec<_>>>().map(ScalarBuffer::from)
     }
 
@@ -301,9 +324,10 @@ impl<'a> Source<'a> {
             _ => self.by_row(name, array, |array| self.wide_integers(name, array, &expected))?,
         };
         let narrow = values.into_iter().enumerate().map(|(row, value)| {
-            value.map(T::Native::try_from).transpose().map_err(|_| {
+            value.map(T::Native::try_from).transpose().or_else(|_| {
                 let text = value.unwrap_or_default().to_string();
-                self.invalid(InvalidKind::OutOfRange, name, row, Some(text.as_bytes()), &integer_of::<T>())
+                let kind = InvalidKind::OutOfRange;
+                self.reject(self.invalid(kind, name, row, Some(text.as_bytes()), &integer_of::<T>())).map(|()| None)
             })
         });
         narrow.collect()
@@ -340,7 +364,8 @@ impl<'a> Source<'a> {
             None => Ok(None),
             Some(value) if value.fract() == 0.0 && value.abs() < 1e18 => Ok(Some(value as i128)),
             Some(value) => {
-                Err(self.invalid(InvalidKind::OutOfRange, name, row, Some(value.to_string().as_bytes()), expected))
+                let (kind, text) = (InvalidKind::OutOfRange, value.to_string());
+                self.reject(self.invalid(kind, name, row, Some(text.as_bytes()), expected)).map(|()| None)
             }
         };
         values.enumerate().map(whole).collect()
@@ -398,11 +423,16 @@ impl<'a> Source<'a> {
     pub(crate) fn required_guids(&self, name: &'static str, other: &'static str) -> Result<Cow<'a, [[u8; 16]]>> {
         let guids = self.guids(name)?.map_or_else(|| self.guids(other), |guids| Ok(Some(guids)))?;
         let guids = guids.ok_or_else(|| self.mistyped(name, GUID_FORMS, None))?;
-        guids.view.first_null().map_or(Ok(()), |row| Err(self.null(guids.column, row, GUID_FORMS)))?;
+        self.reject_nulls(guids.column, &guids.view, GUID_FORMS)?;
         if let Some(bytes) = guids.view.fixed(16) {
             return Ok(Cow::Borrowed(bytes.as_chunks().0));
         }
-        (0..self.batch.num_rows()).map(|row| guids.get(row).map(|guid| guid.0)).collect::<Result<_>>().map(Cow::Owned)
+        let read = |row| match guids.get(row) {
+            Ok(guid) => Ok(guid.0),
+            Err(_) if guids.view.is_null(row) => Ok([0; 16]),
+            Err(error) => self.reject(error).map(|()| [0; 16]),
+        };
+        (0..self.batch.num_rows()).map(read).collect::<Result<_>>().map(Cow::Owned)
     }
 
     /// Returns a required column of GUIDs.

@@ -58,7 +58,7 @@ pub fn decision_table(index: &RouteIndex, now: i64) -> Result<Option<RecordBatch
 /// # Errors
 /// The column is missing or has the wrong type, or a value is not a GUID.
 pub fn tie_break_hashes(conversations: &RecordBatch, first_row: usize) -> Result<RecordBatch> {
-    let source = Source { batch: conversations, table: "", first_row };
+    let source = Source { batch: conversations, table: "", first_row, invalid_rows: None };
     let ids = source.required_guids_or_null(columns::CONVERSATION_ID)?;
     let hashes = (0..conversations.num_rows()).map(|row| {
         if ids.view.is_null(row) { Ok(None) } else { ids.get(row).map(|id| Some(stable_hash(id).cast_signed())) }

@@ -152,6 +152,8 @@ pub(crate) struct PushedExtraColumns<'a> {
     sizes: Vec<Vec<Sizes<'a>>>,
     /// The first row of each batch.
     starts: Vec<usize>,
+    /// For each row that was not pushed, in order, the number of pushed rows before it.
+    pushed_before: Vec<usize>,
     failure: RefCell<Option<ArrowError>>,
 }
 
@@ -214,9 +216,16 @@ impl ExtraSchema {
 }
 
 impl<'a> PushedExtraColumns<'a> {
-    pub(crate) fn new(shape: &'a ExtraSchema, batches: &'a [ExtraColumns], starts: Vec<usize>) -> Self {
+    /// `not_pushed` are rows of the batches, in ascending order; the assembler counts only the others.
+    pub(crate) fn new(
+        shape: &'a ExtraSchema,
+        batches: &'a [ExtraColumns],
+        starts: Vec<usize>,
+        not_pushed: &[usize],
+    ) -> Self {
         let sizes = batches.iter().map(ExtraColumns::sizes).collect();
-        Self { shape, batches, sizes, starts, failure: RefCell::new(None) }
+        let pushed_before = not_pushed.iter().enumerate().map(|(position, row)| row - position).collect();
+        Self { shape, batches, sizes, starts, pushed_before, failure: RefCell::new(None) }
     }
 
     /// Returns the error of an earlier `take`, if any.
@@ -251,8 +260,9 @@ impl<'a> PushedExtraColumns<'a> {
         self.batches.iter().map(move |batch| &batch.arrays[column])
     }
 
-    /// Returns the batch of a row and the row's index in it.
-    fn position(&self, row: usize) -> (usize, usize) {
+    /// Returns the batch of a pushed row and the row's index in it.
+    fn position(&self, pushed: usize) -> (usize, usize) {
+        let row = pushed + self.pushed_before.partition_point(|&before| before <= pushed);
         let batch = self.starts.partition_point(|&start| start <= row) - 1;
         (batch, row - self.starts[batch])
     }
@@ -265,8 +275,8 @@ impl<'a> PushedExtraColumns<'a> {
 }
 
 impl ExtraColumnSource for PushedExtraColumns<'_> {
-    fn len(&self, row: usize) -> usize {
-        let (batch, row) = self.position(row);
+    fn len(&self, pushed: usize) -> usize {
+        let (batch, row) = self.position(pushed);
         self.sizes[batch].iter().map(|sizes| sizes.get(row)).sum()
     }
 

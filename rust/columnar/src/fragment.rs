@@ -66,7 +66,7 @@ pub fn fragment(
     max_fragment_bytes: usize,
     keys: SessionKeySource<'_>,
 ) -> Result<Vec<RecordBatch>> {
-    let source = Source { batch, table: "", first_row };
+    let source = Source { batch, table: "", first_row, invalid_rows: None };
     let messages = Messages::read(source, max_fragment_bytes.max(1), keys)?;
     let schema = fragments_schema(&messages.extra.fields);
     let limit = if messages.shared.is_some() { BODY_BYTES_MAX } else { BATCH_BYTES };

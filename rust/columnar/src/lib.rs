@@ -12,6 +12,7 @@ mod envelope;
 mod error;
 mod extra_columns;
 mod fragment;
+mod invalid_rows;
 mod masks;
 mod md5;
 mod message_runs;

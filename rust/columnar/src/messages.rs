@@ -20,7 +20,7 @@ const BYTES_MAX: usize = i32::MAX as usize;
 /// Returns `None` if a column or row is invalid or unusual; the caller then reports it or handles it differently.
 #[must_use]
 pub fn read_outgoing<'a>(batch: &'a RecordBatch, message_type_name: &'a str) -> Option<Vec<Outgoing<'a>>> {
-    let source = Source { batch, table: "", first_row: 0 };
+    let source = Source { batch, table: "", first_row: 0, invalid_rows: None };
     source
         .reject_duplicates(&[fragments::CONVERSATION_HANDLE, fragments::MESSAGE_BODY, wire::MESSAGE_TYPE_NAME])
         .ok()?;
@@ -123,7 +123,7 @@ pub fn message_bodies(batches: &[RecordBatch]) -> Result<Vec<&[u8]>> {
     let mut found = Vec::new();
     let mut first_row = 0;
     for batch in batches {
-        let source = Source { batch, table: "", first_row };
+        let source = Source { batch, table: "", first_row, invalid_rows: None };
         let column = source.bytes(fragments::MESSAGE_BODY)?;
         for row in 0..batch.num_rows() {
             found.push(column.get(row).map_err(|_| source.out_of_bounds(fragments::MESSAGE_BODY, row))?);

@@ -18,6 +18,7 @@ use crate::arrays::{BATCH_BYTES, BATCH_ROWS, binary_16, split_rows};
 use crate::columns::{MessageKeys, Source};
 use crate::error::{Error, Result, internal};
 use crate::extra_columns::{ExtraColumns, ExtraSchema, PushedExtraColumns};
+use crate::invalid_rows::InvalidRows;
 use crate::schema::{
     acknowledgements_schema, fragments as columns, item_field, messages_schema, pending_schema, rejected_schema,
 };
@@ -41,7 +42,7 @@ pub struct ReassemblyKernel {
     pub(crate) has_failed: bool,
 }
 
-/// The result of a push; each part has at least one batch.
+/// The result of a push; each part has at least one batch, except `invalid`.
 #[derive(Debug)]
 pub struct Reassembled {
     /// The released messages.
@@ -50,11 +51,14 @@ pub struct Reassembled {
     pub rejected: Vec<RecordBatch>,
     /// The acknowledgements of each direction.
     pub acknowledgements: Vec<RecordBatch>,
+    /// The rows with an invalid value, which were not pushed.
+    pub invalid: Vec<RecordBatch>,
 }
 
 /// The columns of a batch of fragments, validated so that reading them cannot fail.
 #[derive(Debug)]
 struct Fragments<'a> {
+    first_row: usize,
     len: usize,
     message_keys: MessageKeys<'a>,
     numbers: ScalarBuffer<i32>,
@@ -80,16 +84,24 @@ impl ReassemblyKernel {
         Self { assembler: Assembler::new(limits, in_order, seed), extra_schema: None, has_failed: false }
     }
 
-    /// Pushes all fragments of the batches in one push.
+    /// Pushes all fragments of the batches in one push. With `set_invalid_aside`, rows with an invalid value are not
+    /// pushed, but returned.
     ///
     /// # Errors
     /// A column is missing or has the wrong type, or a value is invalid (then nothing has changed); or the result
     /// cannot be built, which is a bug; then its messages are lost, and all later calls fail.
-    pub fn push(&mut self, batches: &[RecordBatch], keys: SessionKeySource<'_>) -> Result<Reassembled> {
+    pub fn push(
+        &mut self,
+        batches: &[RecordBatch],
+        keys: SessionKeySource<'_>,
+        set_invalid_aside: bool,
+    ) -> Result<Reassembled> {
         self.check_usable()?;
+        let found = InvalidRows::default();
+        let invalid_rows = set_invalid_aside.then_some(&found);
         let (mut fragments, mut extra, mut starts, mut first_row) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for batch in batches {
-            let source = Source { batch, table: "", first_row };
+            let source = Source { batch, table: "", first_row, invalid_rows };
             fragments.push(Fragments::read(source, keys)?);
             extra.push(ExtraColumns::read(source, keys.column())?);
             starts.push(first_row);
@@ -101,10 +113,13 @@ impl ReassemblyKernel {
             (None, None) => Arc::new(ExtraSchema::new(Vec::new())?),
         };
         let extra = extra.iter().map(|columns| extra_schema.conform(columns)).collect::<Result<Vec<_>>>()?;
-        let pushed_extra = PushedExtraColumns::new(&extra_schema, &extra, starts);
+        let (skipped, invalid) = (found.rows(), found.to_batches()?);
+        let pushed_extra = PushedExtraColumns::new(&extra_schema, &extra, starts, &skipped);
         let source: &dyn ExtraColumnSource = if extra_schema.fields.is_empty() { &() } else { &pushed_extra };
-        let body_bytes = fragments.iter().map(|fragments| fragments.bodies.total_bytes()).sum();
-        let pushed = self.assembler.push(fragments.iter().flat_map(Fragments::blocks), body_bytes, source);
+        let body_bytes =
+            fragments.iter().map(|fragments| fragments.bodies.total_bytes()).fold(0, usize::saturating_add);
+        let blocks = fragments.iter().flat_map(|fragments| fragments.blocks(&skipped));
+        let pushed = self.assembler.push(blocks, body_bytes, source);
         self.extra_schema = Some(Arc::clone(&extra_schema));
         let Pushed { messages, rejected, acknowledgements } = pushed;
         let built = || {
@@ -113,6 +128,7 @@ impl ReassemblyKernel {
                 messages: message_batches(messages, &extra_schema, &pushed_extra)?,
                 rejected: rejection_batches(&rejected)?,
                 acknowledgements: acknowledgement_batches(&acknowledgements)?,
+                invalid,
             })
         };
         let result = built();
@@ -155,6 +171,7 @@ impl ReassemblyKernel {
 impl<'a> Fragments<'a> {
     fn read(source: Source<'a>, keys: SessionKeySource<'a>) -> Result<Self> {
         Ok(Self {
+            first_row: source.first_row,
             len: source.batch.num_rows(),
             message_keys: MessageKeys::read(source)?,
             numbers: source.required_integers::<Int32Type>(columns::FRAGMENT_NUMBER)?,
@@ -166,8 +183,28 @@ impl<'a> Fragments<'a> {
         })
     }
 
-    fn blocks(&self) -> impl Iterator<Item = Vec<Received<'_>>> {
-        (0..self.len).step_by(BLOCK).map(|start| self.block(start))
+    /// Returns all rows in blocks, except the `skipped` ones, which are in ascending order.
+    fn blocks(&self, skipped: &[usize]) -> impl Iterator<Item = Vec<Received<'_>>> {
+        let blocks = (0..self.len).step_by(BLOCK).map(move |start| {
+            let mut block = self.block(start);
+            self.skip_rows(start, &mut block, skipped);
+            block
+        });
+        blocks.filter(|block| !block.is_empty())
+    }
+
+    fn skip_rows(&self, start: usize, block: &mut Vec<Received<'_>>, skipped: &[usize]) {
+        if skipped.is_empty() {
+            return;
+        }
+        let mut row = self.first_row + start;
+        let mut rest = &skipped[skipped.partition_point(|&skipped| skipped < row)..];
+        block.retain(|_| {
+            let is_skipped = rest.first() == Some(&row);
+            rest = &rest[usize::from(is_skipped)..];
+            row += 1;
+            !is_skipped
+        });
     }
 
     fn block(&self, start: usize) -> Vec<Received<'_>> {
@@ -367,10 +404,10 @@ mod tests {
     #[test]
     fn nothing_continues_after_a_push_that_lost_messages() {
         let mut kernel = ReassemblyKernel::new(Limits::NONE, true, Seed([1, 2]));
-        assert!(kernel.push(&[], SessionKeySource::None).is_ok());
+        assert!(kernel.push(&[], SessionKeySource::None, false).is_ok());
         kernel.has_failed = true;
         let errors = [
-            kernel.push(&[], SessionKeySource::None).map(|_| ()),
+            kernel.push(&[], SessionKeySource::None, false).map(|_| ()),
             kernel.pending().map(|_| ()),
             kernel.checkpoint().map(|_| ()),
         ];

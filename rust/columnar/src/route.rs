@@ -1,19 +1,19 @@
 //! Decides record batches of conversations.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use arrow_array::{BooleanArray, Int64Array, RecordBatch};
+use arrow_array::{BooleanArray, RecordBatch};
 use ssbroker_core::route::{Answers, BLOCK, Block, Scratch, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
-use crate::arrays::texts;
 use crate::columns::{Guids, Source};
 use crate::decisions::{DecisionBuilder, DecisionColumns, DecisionSink, ResolvedBlock, SharedValues};
-use crate::error::{Error, Result, internal};
+use crate::error::{Error, Result};
+use crate::invalid_rows::InvalidRows;
 use crate::masks::{bits, ones, set_bits};
 use crate::packed_decisions::{Destinations, PackedDecisions};
-use crate::schema::{conversations as columns, rejected_rows_schema};
+use crate::schema::conversations as columns;
 use crate::view::BytesView;
 
 /// Routes record batches with an index.
@@ -92,7 +92,7 @@ impl RouteKernel {
     }
 
     fn decide_into(&self, batch: &RecordBatch, now: i64, first_row: usize, sink: &mut impl DecisionSink) -> Result<()> {
-        let conversations = self.columns(Source { batch, table: "", first_row })?;
+        let conversations = self.columns(Source { batch, table: "", first_row, invalid_rows: None })?;
         let len = batch.num_rows();
         conversations.check_directions(0, len)?;
         let lacks_ids = conversations.ids.is_none() && self.index.options().tie_break == TieBreak::Hash;
@@ -146,14 +146,14 @@ impl RouteKernel {
     /// # Errors
     /// A column is missing, has the wrong type or is unreadable.
     pub fn invalid_rows(&self, batch: &RecordBatch, first_row: usize) -> Result<RecordBatch> {
-        let conversations = self.columns(Source { batch, table: "", first_row })?;
+        let conversations = self.columns(Source { batch, table: "", first_row, invalid_rows: None })?;
         let mut input = BlockInput::new();
         let mut answers = Answers::default();
         let mut read = |start: usize, len: usize| {
             self.read_block(&conversations, start, len, &mut input, &mut answers)?;
             conversations.check_directions(start, len)
         };
-        let mut found = Vec::new();
+        let found = InvalidRows::default();
         for start in (0..batch.num_rows()).step_by(BLOCK) {
             let len = (batch.num_rows() - start).min(BLOCK);
             if read(start, len).is_ok() {
@@ -162,12 +162,12 @@ impl RouteKernel {
             for row in start..start + len {
                 match read(row, 1) {
                     Ok(()) => {}
-                    Err(Error::Invalid(invalid)) => found.push(invalid),
+                    Err(Error::Invalid(invalid)) => found.add(first_row + row, invalid),
                     Err(error) => return Err(error),
                 }
             }
         }
-        rejected_rows(&found)
+        found.to_batch()
     }
 
     /// Returns scratch memory with the caches of an earlier batch, if there is any. Never waits for the lock: in a
@@ -352,28 +352,4 @@ fn missing_ids(row: usize) -> Error {
         "a conversation id for each row, or a router with tie_break=\"first\", because row {row} has several equal candidates"
     );
     Error::Schema { column: columns::CONVERSATION_ID.to_owned(), expected, actual: None }
-}
-
-fn rejected_rows(found: &[Invalid]) -> Result<RecordBatch> {
-    let column = |name, text: fn(&Invalid) -> Option<&str>| {
-        texts(name, found.iter().map(|invalid| text(invalid).map(str::as_bytes)))
-    };
-    let rows = found.iter().map(|invalid| invalid.row.unwrap_or_default() as i64);
-    let columns: Vec<arrow_array::ArrayRef> = vec![
-        Arc::new(Int64Array::from_iter_values(rows)),
-        column("column", |invalid| Some(&invalid.column))?,
-        column("value", |invalid| invalid.value.as_deref())?,
-        column("reason", |invalid| Some(reason(invalid.kind)))?,
-    ];
-    RecordBatch::try_new(rejected_rows_schema(), columns).map_err(|error| internal(&error))
-}
-
-fn reason(kind: InvalidKind) -> &'static str {
-    match kind {
-        InvalidKind::Guid => "invalid_guid",
-        InvalidKind::Null => "null",
-        InvalidKind::UnknownDatabase => "unknown_database",
-        InvalidKind::OutOfRange => "out_of_range",
-        InvalidKind::Address | InvalidKind::Duplicate => "invalid",
-    }
 }

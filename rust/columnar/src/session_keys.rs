@@ -92,9 +92,17 @@ fn read_column<'a>(source: Source<'a>, name: &str) -> Result<RowKeys<'a>> {
         let bytes = view.get(row).map_err(|_| source.out_of_bounds(name, row))?;
         if bytes != last.0 || bytes.is_empty() {
             let index = known.get(bytes).copied();
-            let index = index.map_or_else(|| new_key(source, name, row, bytes, &mut keys), Ok)?;
-            known.insert(bytes, index);
-            last = (bytes, index);
+            match index.map_or_else(|| new_key(source, name, row, bytes, &mut keys), Ok) {
+                Ok(index) => {
+                    known.insert(bytes, index);
+                    last = (bytes, index);
+                }
+                Err(error) => {
+                    source.reject(error)?;
+                    indices.push(NO_KEY);
+                    continue;
+                }
+            }
         }
         indices.push(last.1);
     }

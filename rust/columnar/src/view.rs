@@ -150,14 +150,15 @@ impl<'a> BytesView<'a> {
 
     /// Returns the first null row.
     pub(crate) fn first_null(&self) -> Option<usize> {
-        if !self.may_hold_nulls() {
-            return None;
-        }
-        let mut missing =
-            (0..self.len).step_by(64).map(|start| (start, !self.valid_bits(start, (self.len - start).min(64))));
-        missing.find_map(|(start, missing)| {
-            let row = start + missing.trailing_zeros() as usize;
-            (row < self.len && missing != 0).then_some(row)
+        self.null_rows().next()
+    }
+
+    /// Returns the null rows.
+    pub(crate) fn null_rows(&self) -> impl Iterator<Item = usize> {
+        let len = if self.may_hold_nulls() { self.len } else { 0 };
+        (0..len).step_by(64).flat_map(move |start| {
+            let block = (len - start).min(64);
+            set_bits(!self.valid_bits(start, block) & ones(block)).map(move |row| start + row)
         })
     }
 
