@@ -38,8 +38,8 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 def local_path(path: object, *, name: str) -> Path:
     """Returns a path as an absolute path; raises `InputError` for a URI, or for a value that is not a path.
 
-    A relative path would have another meaning in the workers, which run in a different directory from the driver's.
-    Symbolic links are not resolved, because the data may be replaced by changing the link.
+    A relative path would lead elsewhere in the workers, because their working directory differs from that of the
+    driver. Symbolic links are not resolved, so that the data can be replaced by changing a link.
 
     Examples:
         >>> local_path("/data/./day.parquet", name="source").as_posix()
@@ -49,7 +49,7 @@ def local_path(path: object, *, name: str) -> Path:
         ssbroker.exceptions.InputError: source: 's3://bucket/day.parquet' is a URI; expected a path on a file system that driver and workers share
     """
     if not isinstance(path, str | os.PathLike):
-        hint = "; ssbroker.spark.route and reassemble take DataFrames" if type(path).__name__ == "DataFrame" else ""
+        hint = "; for DataFrames, use ssbroker.spark.route or reassemble" if type(path).__name__ == "DataFrame" else ""
         raise InputError(f"{name}: expected a path, got {type(path).__qualname__}{hint}", expected="a path")
     text = os.fspath(path)
     if _URI.match(text):

@@ -1,4 +1,4 @@
-"""Compares the decisions of two catalogs for a DataFrame of conversations."""
+"""Routes a DataFrame of conversations with two catalogs, and compares the decisions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _COUNT: Final = "conversations"
 
 @dataclass(frozen=True, kw_only=True)
 class SparkComparison:
-    """The decisions of two catalogs on the same conversations."""
+    """The routing decisions for the same conversations with two catalogs."""
 
     rows: DataFrame
-    """The columns of the input, followed by the decision columns of both catalogs, named `before_...` and `after_...`."""
+    """The columns of the input, followed by the decision columns for both catalogs, named `before_...` and `after_...`."""
     before: Catalog
     """The current catalog."""
     after: Catalog
@@ -44,7 +44,7 @@ class SparkComparison:
         return "SparkComparison(DataFrames: rows)"
 
     def comparison(self) -> Comparison:
-        """Runs the Spark job, and collects on the driver the number of conversations by database, service name and both decisions.
+        """Runs the Spark job, and collects on the driver the number of conversations for each database, service name and pair of decisions.
 
         Returns:
             The comparison, as `ssbroker.diagnose.compare` returns it for the same conversations.
@@ -77,7 +77,8 @@ def compare(
     """Routes each conversation with two catalogs; `comparison()` then reports what changes, why, and for how many conversations.
 
     Args:
-        conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
+        conversations_df: Conversations (`schemas.CONVERSATIONS`), such as rows of `sys.transmission_queue`, on classic Spark or
+            Spark Connect; not a stream. Extra columns are passed through.
         before: The current catalog; or a path that `Catalog.load` reads, with `before_at` as the time from which
             LIFETIME counts.
         after: The proposed catalog; or a path that `Catalog.load` reads, with `at` as the time from which LIFETIME
@@ -89,10 +90,11 @@ def compare(
             the routes that name no service; `delay` delays the conversation.
 
     Returns:
-        Both decisions for each conversation, side by side. No Spark job has run yet.
+        Both decisions for each conversation, in one row. No Spark job runs until they are read.
 
     Raises:
-        SchemaError: A column is missing, has an unsupported type, or has the name of a column that the comparison adds.
+        SchemaError: A column is missing, has an unsupported type, or has the name of a column that the comparison adds; or
+            the DataFrame is a stream.
         OptionError: An option has an invalid value.
 
     Examples:

@@ -26,8 +26,8 @@ class MissingSparkError(MissingDependencyError):
 def check_spark_version(feature: str = "ssbroker.spark", *, name: str = "ssbroker.spark", otherwise: str = "") -> None:
     """Raises `MissingSparkError` unless PySpark is new enough for a feature of `MINIMUMS`.
 
-    The error message says that `name` needs PySpark. If PySpark is too old, the message ends with `otherwise`, an
-    alternative to upgrading it.
+    In the error message, `name` is what needs PySpark. If PySpark is too old, the message ends with `otherwise`, which
+    describes an alternative to an upgrade.
     """
     minimum = MINIMUMS[feature].version
     try:
@@ -180,7 +180,7 @@ def has_arrow_frames() -> bool:
 def arrow_frame(
     spark: SparkSession, table: pa.Table, kinds: Mapping[str, str], *, as_strings: str | None = None
 ) -> tuple[DataFrame, bool]:
-    """Returns an Arrow table as a DataFrame without starting Python in the executors, and whether the column `as_strings` was converted.
+    """Returns an Arrow table as a DataFrame, and whether the column `as_strings` was converted; starts no Python in the executors.
 
     Args:
         spark: The session.

@@ -23,7 +23,7 @@ from ssbroker.spark.arrow_columns import ArrowColumn, combined, pc, with_column
 from ssbroker.spark.decision_codes import CODED_FIELDS, DECISION_CODE, LABEL_BITS, Labels
 
 IN_NAME: Final = ""
-"""Stands for the address at the start of the service name, as the next hop of a decision."""
+"""A placeholder in the next hop of a decision, for the address at the start of the service name."""
 
 KINDS: Final = 2
 """The number of kinds of broker ids for a name without a row: no id, and any id."""
@@ -57,8 +57,8 @@ class DecisionJoinTable:
     `named`, `choice` is null if each kind has one candidate, whose position then equals the position of the kind.
 
     Attributes:
-        databases: The names of the databases; their positions are the indices of the sources. The next index stands
-            for messages from other instances.
+        databases: The names of the databases. The position of a name is the index of the database's routing table (its
+            *source*). The next index is the source of messages from other instances.
         named: A row for each source and listed service name. `outcome` and `reason` are the codes that all its decisions share, or null.
         unnamed: The arrays for all other names, for each source. For sources in `reads_names`, they contain the kinds
             for each form of names in turn (see `_Completion`).
@@ -69,7 +69,7 @@ class DecisionJoinTable:
         by_kind: The arrays whose values are the same for all candidates of a kind.
         candidates_max: The largest number of candidates in any decision.
         reads_names: The sources whose decisions depend on the address at the start of a name without a row.
-        own_addresses: The addresses of this instance.
+        own_addresses: The network addresses of this instance.
         expected_databases: The expected databases, for the error about an unknown database.
         why_incomplete: Why the table lacks decisions; None if it contains a decision for every conversation.
         decided_at: The time of the decisions, in microseconds since 1970.

@@ -41,7 +41,7 @@ def validate_routing(
 
 
 def _reject_ties(catalog: Catalog, *, now: datetime, pending_request: PendingRequest) -> None:
-    """Raises SchemaError if any service has several equal candidates, so that no task fails because conversation ids are missing."""
+    """Raises `SchemaError` if any service has several equal candidates: without conversation ids, a task could fail later."""
     table: Any = Router(catalog, pending_request=pending_request).decision_table(now=now)
     is_tie = pc.not_equal(table["hash_from"], -(2**63))
     if pc.any(is_tie).as_py():

@@ -59,8 +59,9 @@ def pipeline(
 ) -> Pipeline:
     """Reassembles fragments as `reassemble` does, and routes each message as `route` does, in one pass.
 
-    A message is routed in the task that reassembled it, so its body is transferred to Python and back only once. A value that cannot be
-    routed fails the job; to set such messages aside, call `reassemble`, and `route` its messages with `errors="reject"`.
+    A message is routed in the task that reassembled it, so its body is transferred to Python and back only once. An
+    invalid value in a column that routing reads, such as an unknown database, fails the job. To separate the messages
+    with invalid values instead, call `reassemble`, and `route` its messages with `errors="reject"`.
 
     Each direction starts at sequence number 0: with `in_order`, messages wait for lower numbers that are missing from
     the input, even if an earlier job has released those messages. To continue after earlier jobs, use `stream`, or

@@ -58,7 +58,7 @@ def deliverable(rows: DataFrame) -> DataFrame:
 
 
 def pending_messages(rows: DataFrame) -> DataFrame:
-    """Returns the messages that are incomplete or behind a gap, as in `schemas.PENDING`."""
+    """Returns the messages that are incomplete or follow a missing message, with the columns of `schemas.PENDING`."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     number, next_number = sf.col(_NUMBER), sf.coalesce(sf.col(_NEXT_NUMBER), sf.lit(0))
@@ -253,12 +253,13 @@ def reassemble(
 
     Args:
         fragments_df: Fragments (`schemas.FRAGMENTS`, signatures are optional), on classic Spark or Spark Connect, in any order;
-            not a stream. Messages get the extra columns of their fragment number 0.
+            not a stream. In extra columns, a message gets the values of its fragment 0.
         strategy: `hash` sorts the fragments of each task by one 64-bit number, computed from their direction and
             sequence number. `sort` sorts them by all their columns, which is slightly slower, but the result is the
             same in every run, even if fragments contradict each other.
         shard_by: `conversation` reassembles each direction of a conversation in one task. `message` spreads a direction
-            over all tasks, for exceptionally large conversations; then only the message numbers are shuffled again.
+            over all tasks, for exceptionally large conversations. Spark then shuffles the sequence numbers again, to put
+            the messages in order, but not the bodies.
         in_order: Whether a message waits for earlier messages of its direction. With `shard_by="conversation"`, the
             messages of a direction are in one partition of the result, ordered by number. With `shard_by="message"`,
             rows have no order.

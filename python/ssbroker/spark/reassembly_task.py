@@ -21,7 +21,7 @@ from ssbroker.spark.shared_values import SharedValue
 
 _COUNT_COLUMN: Final = "whole_count"
 _ROW_CHARGE_MAX: Final = 512
-"""More than what `Reassembler` counts for a fragment, a message and a direction in addition to the contents."""
+"""An upper bound of the bytes that `Reassembler` counts for a fragment, a message and a direction in addition to the contents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +171,9 @@ class _AssemblyRun:
 
 
 def _charge_max(fragments: pa.RecordBatch) -> int:
-    """Returns more than what `Reassembler` can count towards `max_pending_bytes` for these fragments.
+    """Returns an upper bound of the bytes that `Reassembler` counts towards `max_pending_bytes` for these fragments.
 
-    The size counts twice, because a direction without a complete message may use only half of the limit.
+    The size is doubled, because directions without a complete message may use only half of the limit.
     """
     return 2 * (2 * fragments.nbytes + _ROW_CHARGE_MAX * fragments.num_rows)
 

@@ -66,7 +66,7 @@ def route(
     engine: Engine = "auto",
     errors: OnErrors = "raise",
 ) -> DataFrame | Routed[DataFrame]:
-    """Adds the routing decision to each conversation; the decisions are those of `Router.route`, row for row.
+    """Adds the routing decision to each conversation, the same decision as `Router.route`.
 
     Columns and options are checked before a job starts. An invalid value fails the job with an exception that contains
     the error message, which names the column and the value. With the engine `native`, a job that selects only outcome,
@@ -74,7 +74,8 @@ def route(
     micro-batch is routed with the same catalog and the same `now`.
 
     Args:
-        conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
+        conversations_df: Conversations (`schemas.CONVERSATIONS`), such as rows of `sys.transmission_queue`, on classic Spark or
+            Spark Connect. Extra columns are passed through.
         catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with `now`
             as the time from which LIFETIME counts.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
@@ -85,7 +86,7 @@ def route(
             `arrow` routes in Python, and its error messages also name the row. `auto` uses the faster engine, which
             `route_engine` returns.
         errors: What to do with a row that has a null service name, direction or (with `hash`) conversation id, an invalid GUID or an
-            unknown database: `raise` fails the job, `reject` routes the other rows.
+            unknown database: `raise` fails the job; `reject` routes the other rows, and returns these rows separately.
 
     Returns:
         The columns of the input, followed by the decision columns: labels as `string`, ids as `binary` of 16 bytes.
@@ -260,14 +261,15 @@ def route_udf(
     tie_break: SparkTieBreak = "hash",
     pending_request: PendingRequest = "continue",
 ) -> UserDefinedFunction:
-    """Returns a user-defined function (UDF) for use in `select` and, once registered, in SQL.
+    """Returns a user-defined function (UDF) that routes conversations in `select` and, once registered, in SQL.
 
     The function returns the decision as a struct with the fields `outcome`, `match_step`, `route_id`,
     `next_hop_address`, `mirror_address`, `target_database`, `broker_instance` and `reason`.
 
-    The function takes `conversation_id`, `database`, `to_service_name`, `to_broker_instance` and `is_initiator`, in
-    this order or by name. If arguments are passed by name, optional ones may be omitted. A streaming query on Spark
-    Connect cannot use the function; use `route_stream` or `route` there.
+    The arguments of the function are `conversation_id`, `database`, `to_service_name`, `to_broker_instance` and
+    `is_initiator`, in this order or by name. If arguments are passed by name, those whose columns are optional in
+    `schemas.CONVERSATIONS` may be omitted. A streaming query on Spark Connect cannot use the function; use
+    `route_stream` or `route` there.
 
     Args:
         spark: The session, classic or Spark Connect.

@@ -1,4 +1,4 @@
-"""Shares a catalog or session keys with the workers of a Spark session, each value once; tells whether the session may broadcast tables."""
+"""Shares a catalog or session keys with the workers of a Spark session, each value once; checks whether the session allows broadcasts."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ _artifacts: Final[dict[tuple[str, str], _Artifact[Any]]] = {}
 def share_catalog(spark: SparkSession, catalog: Catalog, *, in_stream: bool = False) -> SharedValue[Catalog]:
     """Shares a catalog with the workers of a session, unless they already have it.
 
-    On Spark Connect, a catalog is shared as an artifact of the session, which streaming queries cannot read; so with
-    `in_stream`, it is sent with every task.
+    On Spark Connect, a catalog is shared as an artifact of the session. Streaming queries cannot read artifacts, so with
+    `in_stream`, the catalog is sent with every task.
     """
     return _share(spark, catalog, fingerprint=catalog.fingerprint, in_stream=in_stream)
 

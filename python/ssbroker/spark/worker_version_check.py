@@ -1,4 +1,4 @@
-"""Makes workers check that they have the driver's version of ssbroker; a worker without this version fails, and the error names the version."""
+"""Makes workers check that they have the driver's version of ssbroker; otherwise, the task fails with an error that names the version to install."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_overwrite_and_batch_numbers_of_streams_are_refused() -> None:
 def test_a_user_schema_selects_columns_in_their_types() -> None:
     options = parse_read_options({"path": "x", "queue": "Orders"})
     assert select_columns(options, {"message_body": "binary", "status": "smallint"}).names == ["message_body", "status"]
-    with pytest.raises(SchemaError, match="column message_body has type binary, but the schema states string"):
+    with pytest.raises(SchemaError, match="column message_body has type binary, but the schema specifies string"):
         select_columns(options, {"message_body": "string"})
     with pytest.raises(SchemaError, match="column body does not exist"):
         select_columns(options, {"body": "binary"})
@@ -244,7 +244,7 @@ def test_messages_received_before_the_stream_read_them_are_logged(
     with caplog.at_level(logging.WARNING, logger="ssbroker.spark"):
         assert sum(batch.num_rows for part in parts for batch in tail.rows(part)) == 1
     expected = (
-        "queue Orders of database Sales: other receivers took 2 messages before the stream read them; "
+        "queue Orders of database Sales: other receivers received 2 messages before the stream read them; "
         "the stream omits these messages"
     )
     assert caplog.messages == [expected]
@@ -347,7 +347,7 @@ def test_files_of_killed_attempts_are_removed_with_the_batch_or_after_a_week(fol
 
 
 def test_a_worker_without_access_to_the_instance_fails(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the worker sees no instance in this folder"):
+    with pytest.raises(InputError, match="the worker finds no instance in this folder"):
         sink_of(tmp_path / "elsewhere").stage([batch_of(b"1")], partition=0)
 
 

@@ -150,7 +150,7 @@ def _with_timestamps(arrow_type: Any, leaves: Iterator[bool]) -> pa.DataType:
 
 
 def _large_type(leaf: Any) -> Any:
-    """Returns the large type with the same values as a view, whatever its size; other types unchanged."""
+    """Returns the large type for a view type, whose values can exceed 2 GiB; returns other types unchanged."""
     if is_string_view(leaf):
         return pa.large_string()
     return pa.large_binary() if is_binary_view(leaf) else leaf
@@ -224,7 +224,9 @@ def plan_splits(files: Sequence[Path], *, split_bytes: int) -> tuple[pa.Schema, 
             schema = columns
         elif not columns.equals(schema) or [*map(interval_type, columns)] != [*map(interval_type, schema)]:
             difference = _schema_difference(schema, columns, first=files[0])
-            raise SchemaError(f"{file}: {difference}; read such files with spark.read.parquet, and pass the DataFrame")
+            raise SchemaError(
+                f"{file}: {difference}; read such files with spark.read.parquet, and pass the DataFrame to ssbroker.spark"
+            )
         splits += _split_file(file, metadata, split_bytes)
     if schema is None:
         raise InputError("source: expected at least one file, got none")
@@ -252,7 +254,7 @@ def _batches(split: Split, *, max_rows: int, dictionary_columns: Sequence[str]) 
 
 
 def _find_files(path: Path, *, given: Path) -> list[Path]:
-    """Returns the Parquet files of a path; `given` is the path as the caller wrote it, whose folders may also be partitions."""
+    """Returns the Parquet files of a path; `given` is the path that the caller passed, whose folders may also be partitions."""
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError as error:  # such as a name that is too long
@@ -372,7 +374,7 @@ class TaskFiles:
         source_schema: The columns of the files that were read, as `with_interval_types` returns them, if any are passed through.
         no_dictionary: Columns with mostly distinct values, for which no dictionary is built.
         no_statistics: Columns for which no minimum and maximum are computed, as for dictionary columns: computing them
-            would cost more than writing the column, and readers could skip nothing.
+            would cost more than writing the column, and no reader could skip row groups with them.
     """
 
     def __init__(

@@ -150,7 +150,7 @@ def _write_bucket(job: FilesJob, files: list[Path], number: int) -> None:
 
 
 def _result_path(job: FilesJob, number: int) -> Path:
-    """Returns the path of a bucket's result. The result is stored because a later attempt of the task may find the files of the bucket removed."""
+    """Returns the path of a bucket's result, which is stored for later attempts of the task, when the files of the bucket may be removed."""
     return Path(job.done, f"bucket-{number}")
 
 
@@ -274,10 +274,10 @@ def reassemble_files(
 ) -> ReassembledFiles:
     """Reassembles Parquet files of fragments into a folder of Parquet files: complete messages, rejected fragments and incomplete messages.
 
-    Spark schedules the tasks, but no rows pass through it. A first set of tasks reads the files and distributes the fragments by
-    conversation into bucket files in the same folder as the target; each task of a second set reassembles one bucket,
-    and needs memory for the whole bucket. The driver and all workers must see the same files under the same paths. The
-    target folder is published atomically.
+    Spark schedules the tasks, but no rows pass through it. A first set of tasks reads the files and distributes the
+    fragments by conversation into *buckets*, which are stored in a temporary folder next to the target. Each task of a
+    second set reassembles one bucket, and needs memory for the whole bucket. The driver and all workers must have access
+    to the same files under the same paths. The target folder appears when all files are complete.
 
     Each direction starts at sequence number 0: with `in_order`, a message whose predecessors are not in `source` is
     reported as incomplete, even if an earlier job has released them. To continue after earlier jobs, use `stream`, or
@@ -289,8 +289,9 @@ def reassemble_files(
             fragments (`schemas.FRAGMENTS`; signatures are optional), and extra columns. A message gets the values of
             its fragment 0.
         target: The folder to create.
-        catalog: If given, the messages are also routed, and the result contains the decision columns. A path is read by
-            `Catalog.load`, with `now` as the time from which LIFETIME counts. None for no routing.
+        catalog: The instance's databases, services and routing tables; or a path, which `Catalog.load` reads once, with
+            `now` as the time from which LIFETIME counts. With a catalog, the messages are also routed, and the result
+            contains the decision columns. None for no routing.
         now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
         tie_break: How to choose among equal candidates: `hash` or `first`.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
@@ -304,7 +305,8 @@ def reassemble_files(
         compression: The compression codec of Parquet: `snappy`, `zstd`, `gzip`, `lz4`, `brotli` or `none`.
         split_bytes: The approximate number of bytes that one task reads; a row group is never split.
         bucket_bytes: The approximate size of a bucket in bytes. A conversation is never split, so a larger conversation enlarges its bucket.
-        progress: Called with the completed and the total number of tasks, about twice a second, in a separate thread.
+        progress: A function that is called with the number of completed tasks and of all tasks, about twice a second, in
+            a separate thread; None for no calls.
 
     Returns:
         The files and their row counts, as in `_manifest.json` in the target folder.

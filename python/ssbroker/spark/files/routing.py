@@ -1,4 +1,4 @@
-"""`route_files`: routes Parquet files of conversations in the workers; only row group numbers pass between Python and the JVM."""
+"""`route_files`: routes Parquet files of conversations in the workers; no rows pass between Python and the JVM."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def route_files(
     split_bytes: int = SPLIT_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> RoutedFiles:
-    """Routes Parquet files of conversations into a folder of Parquet files; the decisions are those of `Router.route`, row for row.
+    """Routes Parquet files of conversations into a folder of Parquet files, with the same decisions as `Router.route`.
 
     Spark only distributes the row groups: the workers read, route and write the files themselves, so no rows pass
-    between Python and the JVM. The driver and all workers must see the same files under the same paths. The target
-    folder is published atomically: files of failed or superfluous attempts of a task, or of a job whose driver was
-    killed, never become part of it.
+    between Python and the JVM. The driver and all workers must have access to the same files under the same paths. The
+    target folder appears when all files are complete. It never contains files of failed or repeated attempts of a task,
+    or of a job whose driver was killed.
 
     Args:
         spark: The session, classic or Spark Connect.
@@ -117,11 +117,12 @@ def route_files(
         partition_by: The decision column whose values partition the files into folders `column=value`; None for no partitioning.
         compression: The compression codec of Parquet: `snappy`, `zstd`, `gzip`, `lz4`, `brotli` or `none`.
         split_bytes: The approximate number of bytes that one task reads; a row group is never split.
-        progress: Called with the completed and the total number of tasks, about twice a second, in a separate thread.
+        progress: A function that is called with the number of completed tasks and of all tasks, about twice a second, in
+            a separate thread; None for no calls.
 
     Returns:
-        The files, the row count and the counts of decisions. `_manifest.json` in the target folder also states the catalog's
-        fingerprint and `now`.
+        The files, the row count and the counts of decisions. `_manifest.json` in the target folder also contains the
+        fingerprint of the catalog and `now`.
 
     Raises:
         InputError: A path in `source` does not exist, is a Hive partition or is in a Delta or Iceberg table, or a path is a URI.

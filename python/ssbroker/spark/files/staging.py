@@ -116,7 +116,7 @@ class Staging:
         self.close()
 
     def _remove_abandoned(self) -> None:
-        """Removes the folders of dead drivers; a folder without a lock file is the rest of an interrupted removal."""
+        """Removes the folders of drivers that have ended; a folder without a lock file is left over from an interrupted removal."""
         if not self.target.parent.is_dir():
             return
         for folder in self.target.parent.glob(f"{glob.escape(self._prefix)}*"):
@@ -146,7 +146,8 @@ def sync_files(files: Sequence[Path]) -> None:
 def _remove_folder(folder: Path, lock: IO[bytes]) -> None:
     """Removes a temporary folder even if attempts are still running: it is renamed first, so that they cannot write into it.
 
-    The lock is removed last, so that what remains of the folder does not seem to be in use if the driver is killed meanwhile.
+    The lock is held until the subfolders are removed. If the driver is killed before, the next job with the same target
+    removes the remaining files.
     """
     with suppress(OSError):
         folder = folder.rename(folder.with_name(f"{folder.name}-over"))
@@ -183,7 +184,7 @@ def run_tasks(spark: SparkSession, count: int, work: Callable[[int], dict[str, A
 
 @functools.cache
 def _freeze_imports() -> None:
-    """Excludes imported modules from garbage collection, which Spark runs after each task and which took as long as a small task itself."""
+    """Excludes imported modules from garbage collection: Spark runs it after each task, and it would take as long as a small task."""
     gc.freeze()
 
 
@@ -193,7 +194,8 @@ class ProgressWatch:
     Args:
         done: The folder in which tasks create these files.
         count: The number of tasks.
-        progress: Called with the completed and the total number of tasks about twice a second, in a separate thread, and at the end.
+        progress: A function that is called with the number of completed tasks and of all tasks, about twice a second in a
+            separate thread, and at the end; None for no calls.
     """
 
     def __init__(self, done: Path, count: int, progress: Callable[[int, int], None] | None) -> None:

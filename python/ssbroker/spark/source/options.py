@@ -169,7 +169,7 @@ def select_columns(requested: ReadOptions, columns: Mapping[str, str]) -> pa.Sch
     for name, spark_type in columns.items():
         actual = _SPARK_TYPES[available.field(name).type] if name in available.names else None
         if actual != spark_type:
-            found = "does not exist" if actual is None else f"has type {actual}, but the schema states {spark_type}"
+            found = "does not exist" if actual is None else f"has type {actual}, but the schema specifies {spark_type}"
             raise SchemaError(f"{requested.name}: column {name} {found}", column=name)
     return pa.schema([available.field(name) for name in columns])
 

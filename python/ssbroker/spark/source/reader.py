@@ -352,7 +352,7 @@ class Tail:
         planned = part.rows if isinstance(part, Slice) else None
         if planned is not None and found < planned:
             _LOGGER.warning(
-                "queue %s of database %s: other receivers took %d messages before the stream read them; the stream omits these messages",
+                "queue %s of database %s: other receivers received %d messages before the stream read them; the stream omits these messages",
                 self._name,
                 self._database,
                 planned - found,
@@ -381,7 +381,7 @@ class Tail:
     def _check_last_number(self, last: int, seen: int) -> None:
         """Raises `InputError` if the last number in the database is lower than one that the stream has read.
 
-        The stream could not tell new messages from old ones.
+        With reused numbers, the stream could not distinguish new messages from those that it has read.
         """
         if last < seen:
             raise InputError(

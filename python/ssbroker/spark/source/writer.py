@@ -68,11 +68,12 @@ def stage(
 ) -> StagedRows:
     """Writes the rows of a task into a file in the instance folder, in a worker.
 
-    Raises `InputError` if the worker does not see the instance or a string is not valid UTF-8, and `OutputError` if the file cannot be written.
+    Raises `InputError` if the worker finds no instance in the folder or a string is not valid UTF-8, and `OutputError` if the file cannot be
+    written.
     """
     if not is_instance_folder(folder):
         raise InputError(
-            f"{folder}: the worker sees no instance in this folder; driver and workers must share it",
+            f"{folder}: the worker finds no instance in this folder; the driver and all workers must have access to it under this path",
             value=str(folder),
         )
     path, rows = staging / f"{uuid.uuid4().hex}.arrow", 0
@@ -210,7 +211,7 @@ def _take_rows(batches: Sequence[pa.RecordBatch], firsts: Sequence[int], numbers
 
 
 def _rows_per_part(table: pa.Table) -> int:
-    """Returns the number of rows to take at a time, so that memory use stays bounded."""
+    """Returns the number of rows of one part, which bounds the memory that a part needs."""
     return max(1, min(_PART_ROWS, _PART_BYTES * table.num_rows // max(1, table.nbytes)))
 
 
@@ -248,7 +249,7 @@ class Sink:
         mistyped column.
         """
         if overwrite:
-            raise OptionError("sent messages cannot be replaced; use mode('append')")
+            raise OptionError("mode('overwrite'): sent messages cannot be replaced; use mode('append')")
         if is_stream and options.batch is not None:
             raise OptionError("query_id and batch_id: omit them in a stream, because Spark numbers its batches")
         for name, data_type in columns.items():
@@ -298,7 +299,7 @@ class Sink:
         remove_finished(options.folder, query_id or self.job, None if query_id is None else batch_id)
 
     def _log_already_sent(self, batch: NumberedBatch, *, is_stream: bool) -> None:
-        """Logs that the batch was skipped. This is expected after a stream restarts, but a batch write may have reused a number by mistake."""
+        """Logs that the batch was skipped. This is normal after the restart of a stream, but a batch write may have reused a number by mistake."""
         if is_stream:
             _LOGGER.info(
                 "%s: skipped batch %d of query %s: it was already sent",

@@ -153,13 +153,13 @@ def stream(
 ) -> Stream:
     """Reassembles the fragments of a stream as `reassemble` does and, with a catalog, routes each message as `route` does.
 
-    Incomplete messages, the progress of each direction and messages that wait for a route are kept in Spark's state, so that each message
-    is emitted exactly once, even if the query is killed and restarted from its checkpoint. This requires the RocksDB state store:
+    Incomplete messages, the progress of each direction and messages that wait for a route are kept in Spark's state. Therefore, each
+    message is emitted exactly once, even if the query is killed and restarted from its checkpoint. The state store must be RocksDB:
     set `spark.sql.streaming.stateStore.providerClass` to
     `org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider`. Start the query with
     `trigger(processingTime=...)`; with `availableNow`, the query ends only if
     `spark.sql.streaming.noDataMicroBatches.enabled` is false. Each micro-batch runs `spark.sql.shuffle.partitions`
-    tasks, of which at most `buckets` have work: set `spark.sql.shuffle.partitions` to the number of cores.
+    tasks, of which at most `buckets` have work; set it to the number of cores.
 
     A message whose conversation is DELAYED waits, together with later messages of its direction, until it has a route.
     It is retried after 4, 8, 16, 32, 64, 64 ... seconds, and when the catalog changes.
@@ -176,7 +176,7 @@ def stream(
         session_keys: See `reassemble`.
         acknowledgements: Whether acknowledgements are emitted.
         buckets: The number of parts into which the state is divided, fixed for the lifetime of a checkpoint. Each
-            micro-batch reads and writes whole buckets; a few hundred KB per bucket work well.
+            micro-batch reads and writes whole buckets; a size of a few hundred KB works well.
         bucket_key: A key for the hash that assigns conversations to buckets, so that senders cannot choose ids that share a bucket. Fixed
             for the lifetime of a checkpoint. Query plans, Spark's UI and event logs show it.
         max_pending_age: The time after which a message that gets no more fragments is dropped and emitted as expired,
@@ -198,7 +198,7 @@ def stream(
             Spark 4.0, the option has no effect.
 
     Returns:
-        The rows as a streaming DataFrame, and a selector for the rows of one kind.
+        The rows of all kinds as a streaming DataFrame, and a selector for the rows of one kind.
 
     Raises:
         SchemaError: The DataFrame is not a stream, or a column is missing, occurs twice, has an unsupported type or the name of a
@@ -300,7 +300,7 @@ def reassemble_stream(
         spark_4_0_checkpoint: Whether the checkpoint was created on Spark 4.0, fixed for its lifetime.
 
     Returns:
-        The rows as a streaming DataFrame, and a selector for the rows of one kind.
+        The rows of all kinds as a streaming DataFrame, and a selector for the rows of one kind.
 
     Raises:
         SchemaError: The DataFrame is not a stream, or a column is missing, occurs twice or has an unsupported type.
@@ -372,7 +372,8 @@ def route_stream(
     `stream` for the state store.
 
     Args:
-        conversations_df: A stream of rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Extra columns are passed through.
+        conversations_df: A stream of conversations (`schemas.CONVERSATIONS`), on classic Spark or Spark Connect. Extra columns are
+            passed through.
         catalog: The instance's databases, services and routing tables; or a path that `Catalog.load` reads and every worker can access,
             whose changes the stream follows.
         tie_break: How to choose among equal candidates: `hash` or `first`.

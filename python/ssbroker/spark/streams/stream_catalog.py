@@ -92,7 +92,8 @@ class WatchedCatalog:
     def router(self, now_us: int, *, patience_us: int) -> Router:
         """Returns the router of the current catalog.
 
-        If the path cannot be read, the last router is returned for `patience_us`; after that, or without a last router, the error is raised.
+        While the path cannot be read, returns the last router for `patience_us` microseconds. After that, or if there is no
+        last router, raises the error.
         """
         try:
             self._refresh()

@@ -49,7 +49,8 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
     Args:
         spark: The session, classic or Spark Connect.
         checkpoint: The checkpoint of a query on `stream`, `reassemble_stream` or `route_stream`.
-        operator_id: The index of ssbroker's operator among the stateful operators of the query, from 0.
+        operator_id: The index of ssbroker's operator among the stateful operators of the query, counted from 0; 0 if the
+            query has no other stateful operator.
 
     Returns:
         A row for each message: `bucket`; `waits_for` (`fragment`, an earlier `message`, or `route`); `conversation_id`,
@@ -61,7 +62,8 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
     Raises:
         SchemaError: `spark` is not a session, or `checkpoint` is not a path.
         OptionError: `operator_id` is out of range.
-        InputError: The checkpoint cannot be read, belongs to another query, or has no committed micro-batch.
+        InputError: The checkpoint cannot be read, contains no state of ssbroker for this operator, or has no committed
+            micro-batch.
 
     Examples:
         >>> import tempfile
