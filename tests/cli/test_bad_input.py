@@ -442,3 +442,70 @@ def test_input_cannot_be_a_pipe(tmp_path: Path, catalog: Path, run: Run) -> None
     given = tmp_path / "in.csv"
     os.mkfifo(given)
     assert refused(run, catalog, given).startswith(f"{given}: not a regular file")
+
+
+TRANSMISSION_QUEUE = "conversation_handle,to_service_name,to_broker_instance,transmission_status\n"
+ENDPOINTS = (
+    "conversation_handle,conversation_id,is_initiator,service_id,lifetime,state_desc,far_service,far_broker_instance\n"
+)
+QUEUES = "name,object_id,is_receive_enabled,is_enqueue_enabled\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        (TRANSMISSION_QUEUE, "the column to_service_name shows that the file contains messages, as in sys.trans"),
+        (ENDPOINTS, "the column far_service shows that the file contains conversations, as in sys.conversation_end"),
+        (QUEUES, "the column is_receive_enabled shows that the file contains queues, as in sys.service_queues"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_other_export_of_sql_server_as_a_catalog(
+    tmp_path: Path, catalog: Path, run: Run, header: str, wanted: str, suffix: str
+) -> None:
+    path = tmp_path / f"export{suffix}"
+    names = header.strip().split(",")
+    if suffix == ".csv":
+        path.write_text(header)
+    else:
+        write(pa.table({name: ["x"] for name in names}), path)
+    for arguments in (["compare", path, catalog], ["route", path, "--conversations", path, "-o", tmp_path / "out.csv"]):
+        found = run(*arguments)
+        assert (found.status, found.err.startswith(f"ssbroker: {path}: {wanted}")) == (2, True)
+        assert ("--conversations, or with --queue of stuck" in found.err) == (header != QUEUES)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_names_of_conversation_endpoints_are_renamed(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
+    path = write(pa.table({name: ["x"] for name in ENDPOINTS.strip().split(",")}), tmp_path / f"in{suffix}")
+    for arguments in (
+        ("route", catalog, "--conversations", path, "-o", tmp_path / "out.csv"),
+        ("compare", catalog, catalog, "--conversations", path),
+        ("stuck", catalog, "--queue", path, "--from", "Sales"),
+    ):
+        found = run(*arguments)
+        assert found.status == 2
+        assert found.err.startswith(f"ssbroker: {path}: to_service_name: the column is missing; in rows of sys.conver")
+        assert "far_service AS to_service_name" in found.err
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("address", "stock", "'stock' is not a valid address"),
+        ("broker_instance", "7", "'7' is not a valid GUID"),
+        ("lifetime", "soon", "'soon' is not a timestamp"),
+        ("name", "", "null is not allowed here"),
+    ],
+)
+def test_invalid_cell_of_an_exported_catalog_has_a_line(
+    tmp_path: Path, run: Run, column: str, value: str, problem: str
+) -> None:
+    row = {"database": "Sales", "name": "A", "address": "LOCAL", "broker_instance": "", "lifetime": ""}
+    rows = [",".join(row), ",".join(row.values()), "", ",".join((row | {column: value}).values())]
+    path = tmp_path / "routes.csv"
+    path.write_text("\n".join(rows) + "\n")
+    for catalog in (path, tmp_path):
+        found = run("explain", catalog, "--to-service", "//A")
+        assert found.err.startswith(f"ssbroker: {path}: routes.{column}, row 1: {problem}")
+        assert found.err.endswith(" (line 4 of the file)\n")

@@ -866,3 +866,15 @@ def test_lint_prints_the_same_advice_for_several_findings_once(tmp_path: Path, r
     assert f"\n    For these 3: {advice}\n" in run("lint", script).out
     script.write_text(bad.format("A"))
     assert f"\n    {advice}\n" in run("lint", script).out
+
+
+def test_instance_of_a_conversation_is_named_with_its_row(folder: Path, run: Run, tmp_path: Path) -> None:
+    traffic = tmp_path / "day.csv"
+    arguments = ["compare", "--fleet", folder, folder, "--conversations", traffic]
+    rows = ["instance,database,to_service_name"] + ["NORTH,Sales,//Stock"] * 40_000
+    for value, problem in (("NORD", "'NORD' is not an instance"), ("", "null is not allowed here")):
+        traffic.write_text("\n".join([*rows, f"{value},Sales,//Stock", ""]))
+        expected = f"instance, row 40000: {problem}; expected one of NORTH, SOUTH (line 40002 of the file)"
+        assert run(*arguments).err == f"ssbroker: {traffic}: {expected}\n"
+    traffic.write_text("database,to_service_name\nSales,//Stock\n")
+    assert f"{traffic}: instance: the column is missing; several instances are compared" in run(*arguments).err

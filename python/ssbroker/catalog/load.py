@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ssbroker import ddl, schemas
 from ssbroker._arguments import is_utf8_text
+from ssbroker._csv import SUFFIXES, CsvFile, line_text
 from ssbroker.catalog.table_files import FORMATS, decode_json, os_errors_as_input_errors, read_bytes, read_table
 from ssbroker.exceptions import DdlError, InputError, MalformedDataError, SchemaError, SsbrokerError
 
@@ -66,7 +67,10 @@ class CatalogSource:
     def add_path(self, error: InputError | SchemaError) -> InputError | SchemaError:
         """Returns a copy of an error whose message starts with the path of the file that it concerns."""
         table = (error.column or "").partition(".")[0]
-        with_path = type(error)(f"{self.files.get(table, self.path)}: {error}")
+        path = self.files.get(table, self.path)
+        row = error.row if isinstance(error, InputError) and path.suffix.lower() in SUFFIXES else None
+        line = None if row is None else CsvFile(path).line_of_row(row)
+        with_path = type(error)(f"{path}: {error}{line_text(line)}")
         with_path.__dict__.update(error.__dict__)
         return with_path
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from ssbroker._arguments import is_utf8_text, parse_timestamp
 from ssbroker._arrow import null_where
-from ssbroker._csv import NULL_TEXTS, SUFFIXES, CsvFile
-from ssbroker.exceptions import InputError, MalformedDataError
+from ssbroker._csv import NULL_TEXTS, SUFFIXES, CsvFile, line_text
+from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
 _INT32: Final = range(-(2**31), 2**31)
 _BOOLEANS: Final = {"true": True, "false": False, "1": True, "0": False}
@@ -130,7 +130,35 @@ def read_table(path: Path, schema: pa.Schema, *, name: str) -> pa.Table:
         schema: Types of the known columns; other columns are kept as they are.
         name: Name of the table, for error messages.
     """
-    return FORMATS[path.suffix.lower()](path, schema, name)
+    table = FORMATS[path.suffix.lower()](path, schema, name)
+    _refuse_messages(table.column_names, path)
+    return table
+
+
+_OTHER_VIEWS: Final = {
+    "to_service_name": "messages, as in sys.transmission_queue",
+    "far_service": "conversations, as in sys.conversation_endpoints",
+    "is_receive_enabled": "queues, as in sys.service_queues",
+}
+"""What a file contains that has this column, which no table of a catalog has."""
+
+
+def _refuse_messages(columns: Sequence[str], path: Path) -> None:
+    """Refuses an export of another view that was specified as a catalog."""
+    column = next((each for each in _OTHER_VIEWS if each in columns), None)
+    if column is None or "remote_service_name" in columns:  # a table of routes may have additional columns
+        return
+    expected = "a catalog: routes, services and databases"
+    remedy = (
+        ""
+        if column == "is_receive_enabled"
+        else "; pass messages and conversations with --conversations, or with --queue of stuck"
+    )
+    raise SchemaError(
+        f"{path}: the column {column} shows that the file contains {_OTHER_VIEWS[column]}; expected {expected}{remedy}",
+        column=column,
+        expected=expected,
+    )
 
 
 def read_bytes(path: Path) -> bytes:
@@ -186,6 +214,7 @@ def _csv(path: Path, schema: pa.Schema, name: str) -> pa.Table:
     data = read_bytes(path)
     try:
         file = CsvFile(path, data)
+        _refuse_messages(file.layout.header, path)
         file.check_header(schema.names)
         table = file.read()
     except (pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
@@ -196,7 +225,12 @@ def _csv(path: Path, schema: pa.Schema, name: str) -> pa.Table:
     if repeated is not None:
         expected = "each column once"
         raise MalformedDataError(f"{path}: duplicate column {repeated}; expected {expected}", expected=expected)
-    return _typed_table(dict(zip(table.column_names, table.columns, strict=True)), schema, path, name)
+    try:
+        return _typed_table(dict(zip(table.column_names, table.columns, strict=True)), schema, path, name)
+    except InputError as error:
+        if error.row is not None:
+            error.args = (f"{error}{line_text(file.line_of_row(error.row))}",)
+        raise
 
 
 def _json(path: Path, schema: pa.Schema, name: str) -> pa.Table:

@@ -11,8 +11,9 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 
-from ssbroker._text import count_of, terminal_safe
+from ssbroker._text import count_of, shortened_list, terminal_safe
 from ssbroker.cli.diagnose_options import (
+    SHOWN_NAMES_MAX,
     AddressOption,
     FleetOption,
     HtmlOption,
@@ -179,12 +180,33 @@ def _add_traffic(
         for chunk, position in all_chunks(inputs):
             batch = chunk.load().batch
             table = with_known_names(pa.Table.from_batches([batch]), "database", databases)
+            table = with_known_names(table, "instance", instances)
             try:
-                comparer.add(with_known_names(table, "instance", instances))
+                _check_instances(table, sorted(instances))
+                comparer.add(table)
             except (InputError, SchemaError) as error:
+                error.args = (str(error).removeprefix("conversations."),)
                 raise error_in_file(error, file=chunk.file, row_in_file=chunk.row_in_file) from error
             rows += batch.num_rows
             bar.update(rows=rows, position=position)
+
+
+def _check_instances(rows: pa.Table, instances: list[str]) -> None:
+    """Refuses a row whose instance is not compared; if only one instance is, the column is not read."""
+    if len(instances) == 1 or "instance" not in rows.schema.names:
+        return
+    given = rows["instance"].to_pylist()
+    row = next((number for number, name in enumerate(given) if name not in instances), None)
+    if row is not None:
+        problem = "null is not allowed here" if given[row] is None else f"{given[row]!r:.80} is not an instance"
+        expected = f"one of {', '.join(shortened_list(instances, SHOWN_NAMES_MAX))}"
+        raise InputError(
+            f"instance, row {row}: {problem}; expected {expected}",
+            column="instance",
+            row=row,
+            value=given[row],
+            expected=expected,
+        )
 
 
 _SHOWN_ROWS_MAX: Final = 15

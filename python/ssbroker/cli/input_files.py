@@ -92,9 +92,29 @@ def open_inputs(
             inputs.append(JsonLinesInput(file, input_columns=input_columns, schema=json_schema))
         else:
             inputs.append(ArrowInput(file, is_stream=file_format is Format.ARROWS))
+        _refuse_names_of_endpoints(inputs[-1], input_columns)
         if values := partition_columns(file):
             inputs[-1] = PartitionedInput(inputs[-1], values, input_columns)
     return inputs
+
+
+_ENDPOINTS_QUERY: Final = (
+    "SELECT DB_NAME() AS [database], conversation_id, far_service AS to_service_name, NULLIF(far_broker_instance, N'') AS "
+    "to_broker_instance, CAST(is_initiator AS bit) AS is_initiator FROM sys.conversation_endpoints"
+)
+
+
+def _refuse_names_of_endpoints(input_file: InputFile, input_columns: InputColumns) -> None:
+    """Refuses conversations with the column names of `sys.conversation_endpoints`, with the names that the command reads."""
+    names = [] if input_file.schema is None else input_file.schema.names
+    wanted = "to_service_name"
+    if "far_service" in names and wanted not in names and wanted in input_columns.schema.names:
+        raise SchemaError(
+            f"{input_file.file}: {wanted}: the column is missing; in rows of sys.conversation_endpoints, rename far_service to {wanted}, "
+            f"and far_broker_instance to to_broker_instance, as this query does: {_ENDPOINTS_QUERY}",
+            column=wanted,
+            expected="text",
+        )
 
 
 def _matching_files(pattern: str) -> list[Path]:

@@ -18,13 +18,14 @@ from ssbroker import _notebook as notebook
 from ssbroker import schemas
 from ssbroker._arguments import compared_times
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
-from ssbroker._text import quantity, quoted_name
+from ssbroker._text import quantity, quoted_name, shortened_list
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.all_decisions import PossibleDecision
 from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.change_causes import Cause, Differences, RouteKey
 from ssbroker.diagnose.decision_pairs import ConversationClass, DecisionPair, classes, count_pairs
 from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.known_addresses import LISTED_MAX
 from ssbroker.exceptions import InputError, OptionError, SchemaError, renumber_row
 from ssbroker.router import PendingRequest, Router, TieBreak
 
@@ -297,8 +298,8 @@ def split_traffic(traffic: pa.Table, instances: Sequence[str]) -> Iterator[Traff
     """
     if len(instances) > 1 and INSTANCE not in traffic.schema.names:
         raise SchemaError(
-            f"conversations.{INSTANCE}: the column is missing; it is required because several instances are compared "
-            f"({', '.join(instances)})",
+            f"conversations.{INSTANCE}: the column is missing; several instances are compared, so add a column {INSTANCE} "
+            f"with the instance in which each conversation starts: {', '.join(shortened_list(instances, LISTED_MAX))}",
             column=f"conversations.{INSTANCE}",
             expected="string",
         )
@@ -321,8 +322,9 @@ def _by_instance(batch: pa.RecordBatch, instances: Sequence[str], first: int) ->
                     pc.is_null(instances_of_rows) if instance is None else pc.equal(instances_of_rows, instance), True
                 ).as_py()
             )
+            problem = "null is not allowed here" if instance is None else f"unknown instance {instance!r:.80}"
             raise SchemaError(
-                f"conversations.{INSTANCE}, row {row}: unknown instance {instance!r:.80}; expected one of {', '.join(instances)}",
+                f"conversations.{INSTANCE}, row {row}: {problem}; expected one of {', '.join(shortened_list(instances, LISTED_MAX))}",
                 column=f"conversations.{INSTANCE}",
             )
         rows = pc.indices_nonzero(pc.equal(instances_of_rows, instance))
