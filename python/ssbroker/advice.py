@@ -38,7 +38,7 @@ _NEAR_MISSES: Final = {
     ): "If {route} is meant for this service, change its service name to match exactly",
     (
         "other_broker_id",
-    ): "If the database behind {route} has a new broker id (service_broker_guid in its sys.databases), update the route",
+    ): "If the database to which {route} leads has a new broker id (service_broker_guid in its sys.databases), update the route",
 }
 """Advice on a route that almost matched, by the reasons why it did not match."""
 
@@ -67,7 +67,7 @@ def advice(details: dict[str, Any]) -> list[Advice]:
 
 
 def broker_command(database: str, option: str = "ENABLE_BROKER") -> str:
-    """Returns the command that enables, disables or resets a broker. Without ROLLBACK IMMEDIATE, it waits until nobody uses the database."""
+    """Returns the command that enables, disables or resets a broker. Without ROLLBACK IMMEDIATE, the statement waits until nobody uses the database."""
     return f"ALTER DATABASE {bracketed(database)} SET {option} WITH ROLLBACK IMMEDIATE;"
 
 
@@ -291,7 +291,7 @@ def _specify_broker_ids(databases: list[str]) -> Advice:
         one = "one of these databases"
     return Advice(
         f"{found}, so whether the conversation is for {one} cannot be determined; the decision assumes that it is not. Specify broker ids "
-        f"{HOW_TO_SPECIFY_ID}. The instance returns them with:",
+        f"{HOW_TO_SPECIFY_ID}. This query on the instance returns them:",
         f"{_READ_IDS};",
     )
 

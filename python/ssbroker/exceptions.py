@@ -19,7 +19,7 @@ class InputError(SsbrokerError, ValueError):
     """A value in the input is invalid.
 
     Attributes:
-        column: Name of the column, qualified by its table if there are several (`routes.address`); None if the error concerns no column.
+        column: Name of the column, qualified by its table if the input has several tables (`routes.address`); None if the error concerns no column.
         row: First invalid row, counted from 0 over the whole input; None if the error concerns no row.
         value: The invalid value as text, shortened; None if there is none.
         expected: What was expected instead; None if unknown.
@@ -132,7 +132,7 @@ class OutputError(SsbrokerError, OSError):
 
 
 class MissingDependencyError(SsbrokerError, ImportError):
-    """A required library is not installed or too old; the message states how to install it."""
+    """A required library is not installed or too old; the message contains the command that installs it."""
 
 
 class StorageError(SsbrokerError, OSError):
@@ -153,7 +153,7 @@ class StorageError(SsbrokerError, OSError):
 
 
 class LockTimeoutError(StorageError, TimeoutError):
-    """Other writers held the write lock of a database file for longer than `lock_timeout`, or this thread would have waited for its own transaction.
+    """The write lock of a database file was not available: other writers held it for longer than `lock_timeout`, or it belongs to an open transaction of this thread.
 
     The refused transaction has changed nothing.
     """
@@ -199,7 +199,7 @@ class DdlWarning(UserWarning):
 
 
 class BrokerWarning(UserWarning):
-    """A call completed only in part; the message states why and what to do."""
+    """A call did less than requested; the message explains why and what to do."""
 
 
 def _rebuild(kind: type[SsbrokerError], message: str, state: dict[str, object]) -> SsbrokerError:

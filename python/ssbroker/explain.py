@@ -1,4 +1,4 @@
-"""Explains one routing decision, as structured data and as text."""
+"""Explanations of single routing decisions, as structured data and as text."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _locate(locate: dict[str, Any], origin: str, details: dict[str, Any]) -> Ite
 
 
 def _as_known(verb: str, infinitive: str, details: dict[str, Any]) -> str:
-    """Returns the verb of a negative statement, which is limited to what is known if broker ids are missing."""
+    """Returns the verb of a negative statement: `verb`, or `is known to ...` if broker ids are missing and the statement is therefore uncertain."""
     return f"is known to {infinitive}" if details.get("unknown_broker_ids") else verb
 
 
@@ -318,7 +318,7 @@ def _wrap_line(line: str, width: int) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """How one conversation was routed: every table, step and route that was considered, and the decision.
+    """How one conversation was routed: every routing table, step and route that was considered, and the decision.
 
     `str()` returns it as text for an administrator, and `to_dict()` as a dict.
 

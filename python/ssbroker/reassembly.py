@@ -69,7 +69,7 @@ class Reassembly:
         )
 
     def _pending_now(self) -> pa.Table:
-        """Returns the pending messages without keeping them, so that showing a result does not determine `pending`."""
+        """Returns the pending messages without caching them: displaying a result must not fix the value of `pending`."""
         kept: pa.Table | None = self.__dict__.get("pending")
         return self._read_pending() if kept is None else kept
 
@@ -102,9 +102,9 @@ def settled(
     pending: pa.Table,
     invalid: pa.Table = _NONE_INVALID,
 ) -> Reassembly:
-    """Returns a result that holds its pending messages and does not refer to a reassembler.
+    """Returns a result that contains its pending messages and does not refer to a reassembler.
 
-    Pickles name this function; those of version 0.1 lack `invalid`.
+    Pickles contain the name of this function; pickles of version 0.1 lack `invalid`.
     """
     return Reassembly(messages, rejected, acknowledgements, lambda: pending, invalid)
 
@@ -180,7 +180,7 @@ def md5(values: object) -> pa.FixedSizeBinaryArray | pa.ChunkedArray[Any]:
         are the digests.
 
     Raises:
-        SchemaError: `values` is none of these, such as a list, or has a type other than binary or string.
+        SchemaError: `values` has a different type, such as a list, or its values are neither binary nor text.
         MalformedDataError: The Arrow data are corrupt.
 
     Examples:
@@ -219,7 +219,7 @@ def fragment(
         The fragments: the columns of `schemas.FRAGMENTS`, followed by the extra columns.
 
     Raises:
-        OptionError: `max_fragment_bytes` or `session_keys` is invalid.
+        OptionError: `max_fragment_bytes` is out of range, or `session_keys` contains an invalid id or key.
         SchemaError: `messages` is neither an Arrow object nor a list of dicts, or a column is missing or has the wrong type.
         InputError: A value is invalid; the error names column, row and value.
 
@@ -253,19 +253,19 @@ class Reassembler:
     """Reassembles fragments into complete, verified messages.
 
     Fragments arrive in any number of pushes and in any order. The reassembler remembers incomplete messages between pushes, within
-    limits. A fragment that would exceed a limit is rejected as `limit_exceeded` before any memory is allocated for it, and may be
+    limits. A fragment that would exceed a limit is rejected as `limit_exceeded` before any memory is allocated for it, and can be
     pushed again later. For every limit except `max_message_bytes`, None means unlimited.
 
-    A reassembler may be used from several threads; calls are serialized. It can be pickled: the pickle holds its checkpoint and its
+    Several threads can use a reassembler; calls are serialized. It can be pickled: the pickle holds its checkpoint and its
     session keys.
 
     Args:
         max_pending_bytes: Maximum memory in bytes for all pending data: bodies, and a small overhead for each fragment,
-            message and direction. Directions without any complete message so far may use at most half of it. The
-            default suits endless streams. It is too small for many complete files; `ssbroker.reassemble` has no such
-            limit.
+            message and direction. Directions without any complete message so far can use at most half of it. The
+            default, 256 MiB, is sufficient for endless streams, but too small for many complete files;
+            `ssbroker.reassemble` has no such limit.
         max_pending_messages: Maximum number of messages that are incomplete or wait for earlier ones; directions
-            without any complete message so far may account for at most half of this number.
+            without any complete message so far can account for at most half of this number.
         max_message_bytes: Maximum size of a message in bytes, at most 2**31 - 1.
         max_fragments_per_message: Maximum number of fragments of a message.
         max_sequence_distance: Maximum distance of a fragment's sequence number from the first missing message of its direction.
@@ -274,7 +274,7 @@ class Reassembler:
             which is omitted from the messages.
 
     Raises:
-        OptionError: An option is invalid.
+        OptionError: An option has the wrong type, or is out of range.
 
     Examples:
         >>> import pyarrow as pa
@@ -400,8 +400,8 @@ class Reassembler:
     ) -> bool:
         """Discards an incomplete or waiting message, so that its fragments can be pushed again.
 
-        Call this if the first fragment of a message to arrive had a damaged `message_signature`: all later fragments of the message
-        are rejected, because they contradict that signature.
+        Call this if the fragment of a message that arrived first had a damaged `message_signature`: all later fragments of the
+        message are rejected, because their signature differs from the damaged one.
 
         With `in_order`, this does not unblock the direction: later messages, even complete ones, wait until the message arrives again.
 
@@ -411,7 +411,7 @@ class Reassembler:
             message_sequence_number: Sequence number of the message in its direction.
 
         Returns:
-            Whether there was such a message.
+            Whether the reassembler contained such a message.
 
         Raises:
             InvalidGuidError: `conversation_id` is not a valid GUID.
@@ -436,7 +436,7 @@ class Reassembler:
         return self._native.forget(conversation, direction, number)
 
     def checkpoint(self) -> bytes:
-        """Returns the state of the reassembler, which `restore` accepts in any process, even on another machine.
+        """Returns the state of the reassembler as bytes, from which `restore` continues in any process, even on another machine.
 
         Returns:
             The limits and the pending data, with a digest. The size is about that of the pending data. Session keys are not included.
@@ -468,7 +468,7 @@ class Reassembler:
         Raises:
             MalformedDataError: `state` is truncated, corrupt, or of an unsupported version.
             SchemaError: `state` is not `bytes`.
-            OptionError: `session_keys` is invalid.
+            OptionError: `session_keys` contains an invalid id or key.
 
         Examples:
             >>> import pyarrow as pa
@@ -531,7 +531,7 @@ def reassemble(
         The messages, the rejected fragments, the acknowledgements, the pending messages, and the invalid rows.
 
     Raises:
-        OptionError: An option is invalid.
+        OptionError: An option has the wrong type, or is out of range.
         SchemaError: `fragments` is neither an Arrow object nor a list of dicts, is a Spark DataFrame (see `ssbroker.spark.reassemble`), or a
             column is missing or has the wrong type.
         InputError: A value is invalid; the error names column, row and value.

@@ -212,7 +212,7 @@ class Routed(NamedTuple, Generic[_Frame]):
 
 
 def with_similar_database(error: InputError, catalog: Catalog) -> InputError:
-    """Returns the error with the suggestion of a similar name if it is about an unknown database."""
+    """Adds the most similar database name to the message of an error about an unknown database; returns other errors unchanged."""
     if not isinstance(error, UnknownDatabaseError):
         return error
     names: list[Any] = catalog.databases["name"].to_pylist()
@@ -230,13 +230,13 @@ class Router:
 
     Args:
         catalog: Databases, services and routing tables of the instance.
-        tie_break: How to choose among equal candidates. `hash` hashes the conversation id, so that a conversation gets the same
-            decision everywhere; `round_robin` rotates among them; `first` picks the lowest route id.
+        tie_break: How to choose among equal candidates. `hash` uses a hash of the conversation id: a conversation gets the same
+            decision in every process; `round_robin` rotates among the candidates; `first` picks the lowest route id.
         pending_request: How to route a conversation while routing information is requested for its service. `continue` searches
             the routes that name no service; `delay` delays the conversation.
 
     Raises:
-        OptionError: An option has an invalid value.
+        OptionError: `tie_break` or `pending_request` is not one of these values.
         SchemaError: `catalog` is not a `Catalog`.
 
     Examples:
@@ -257,7 +257,7 @@ class Router:
     ) -> None:
         given: object = catalog
         if not isinstance(given, Catalog):
-            hint = "; Catalog.load reads one from a path" if isinstance(given, str | os.PathLike) else ""
+            hint = "; load the catalog with Catalog.load" if isinstance(given, str | os.PathLike) else ""
             raise SchemaError(f"catalog: expected an ssbroker.Catalog, got {type(given).__qualname__}{hint}")
         check_option("tie_break", tie_break, get_args(TieBreak))
         check_option("pending_request", pending_request, get_args(PendingRequest))
@@ -279,7 +279,7 @@ class Router:
 
     @property
     def pending_request(self) -> PendingRequest:
-        """How conversations are routed while routing information is requested for their service."""
+        """How conversations are routed while routing information is requested for their service: `continue` or `delay`."""
         return self._pending_request
 
     @property
@@ -323,7 +323,7 @@ class Router:
     def route(self, conversations: Rows, *, now: datetime | None = None, errors: OnErrors = "raise") -> Any:
         """Decides where each conversation goes.
 
-        The column `conversation_id` may be missing if `tie_break` is not `hash`, or if no conversation has several equal candidates.
+        The column `conversation_id` can be omitted if `tie_break` is not `hash`, or if no conversation has several equal candidates.
 
         Args:
             conversations: Conversations (`schemas.CONVERSATIONS`) as a record batch, table, stream, dataset, DataFrame or list of dicts.
@@ -340,8 +340,9 @@ class Router:
         Raises:
             SchemaError: `conversations` is not an Arrow object or a list of dicts, is a Spark DataFrame (see `ssbroker.spark.route`), or a column
                 is missing or has the wrong type.
-            InputError: A value is invalid; the error names column, row and value. The invalid batch does not advance the rotation of
-                `round_robin`, but earlier batches of the same table or stream do.
+            InputError: A service name, direction, GUID or database is invalid, and `errors` is `raise`; the error names column,
+                row and value. The invalid batch does not advance the rotation of `round_robin`, but earlier batches of the
+                same table or stream do.
             OptionError: `now` is not a datetime with a time zone, or `errors` is neither `raise` nor `reject`.
 
         Examples:
@@ -386,7 +387,7 @@ class Router:
             errors: What to do with invalid values, as for `route`.
 
         Returns:
-            The rows with the columns of `schemas.DECISIONS`, in the same type as `conversations`: a DataFrame of pandas
+            The conversations with the additional columns of `schemas.DECISIONS`, in the type of `conversations`: a DataFrame of pandas
             (with its index) or Polars, a DuckDB relation (of the default connection), a list of dicts, or a pyarrow
             `RecordBatch` or `Table`. Except in pyarrow, broker ids are text, and the columns that are dictionaries in
             `schemas.DECISIONS` are plain text. With `errors="reject"`, a `Routed` with the valid rows and the rejected
@@ -395,7 +396,7 @@ class Router:
         Raises:
             SchemaError: As for `route`, or the rows already have a column with the name of a decision column
                 (regardless of case, for a DuckDB relation).
-            InputError: A value is invalid; the error names column, row and value.
+            InputError: As for `route`.
             OptionError: `now` is not a datetime with a time zone, or `errors` is neither `raise` nor `reject`.
 
         Examples:
@@ -451,7 +452,7 @@ class Router:
         return self._native.route(dataframes.filter_batch(read_columns, kept), now_us, first_row)
 
     def decision_table(self, *, now: datetime | None = None) -> pa.RecordBatch:
-        """Returns the decisions for every kind of conversation, so that other engines can route with joins.
+        """Returns a table of decisions for every combination of database, service name and broker id, with which SQL engines can route by joins.
 
         A conversation uses the row for its database, service name and broker id. If there are several such rows, it uses the
         row whose range from `hash_from` to `hash_to` contains the hash of its id: the XXH64 hash of the 16 bytes with the
@@ -477,7 +478,7 @@ class Router:
         table = self._native.decision_table(epoch_microseconds(utc_datetime(now)))
         if table is None:
             raise OptionError(
-                "tie_break: a router with 'round_robin' has no decision table; create it with 'hash' or 'first'"
+                "tie_break: a router with 'round_robin' has no decision table; create the router with 'hash' or 'first'"
             )
         return table
 
@@ -491,14 +492,14 @@ class Router:
         conversation_id: uuid.UUID | str | bytes | None = None,
         now: datetime | None = None,
     ) -> Explanation:
-        """Explains how one conversation is routed; does not advance `round_robin`.
+        """Explains how one conversation is routed; does not advance the rotation of `round_robin`.
 
         Args:
-            to_service_name: Service that the conversation is for.
+            to_service_name: Service to which the conversation is addressed.
             to_broker_instance: Broker id that the conversation names, if any.
-            database: Database in which the conversation started; None if the message arrived from another instance.
+            database: Database of the sender; None if the message arrived from another instance.
             is_initiator: Whether the sender is the initiator; False for a message from the target.
-            conversation_id: Picks among equal candidates if `tie_break` is `hash`; if None, the first candidate is picked.
+            conversation_id: Id by which `hash` picks one of several equal candidates; if None, the first candidate is picked.
             now: The time at which route lifetimes are evaluated; None for the current time. A datetime must have a time zone.
 
         Returns:
@@ -593,7 +594,7 @@ def tie_break_hash(conversation_ids: object) -> pa.ChunkedArray[Any]:
         The hashes (int64), in the same chunks as the ids; the hash of a null id is null.
 
     Raises:
-        SchemaError: `conversation_ids` is none of these, such as a list, or has a type other than binary or string.
+        SchemaError: `conversation_ids` has a different type, such as a list, or its values are neither binary nor text.
         InvalidGuidError: A value is not a GUID.
 
     Examples:

@@ -71,8 +71,8 @@ DECISION_TABLE: Final = _schema(
     pa.field("reason", pa.string()),
 )
 """The decision for every kind of conversation, from `Router.decision_table`. The columns up to `only_from_initiator`
-select conversations; the remaining columns are those of `DECISIONS`. A null `to_service_name` stands for every name
-that has no row in the same database, and a null `to_broker_instance` for every broker id that has no row. A null
+select conversations; the remaining columns are those of `DECISIONS`. A null `to_service_name` represents every
+name that has no row in the same database, and a null `to_broker_instance` every broker id that has no row. A null
 `outcome` means that the decision depends on the service name itself."""
 
 DECISIONS: Final = _schema(
@@ -117,12 +117,12 @@ FRAGMENTS: Final = _schema(
     pa.field("message_signature", DIGEST),
     pa.field("fragment_signature", DIGEST),
 )
-"""Fragments of messages; each row holds the signature of the fragment and that of its message."""
+"""Fragments of messages; each row contains the signature of the fragment and that of its message."""
 
 MESSAGES: Final = _schema(
     *_MESSAGE, pa.field("message_body", pa.binary(), nullable=False), pa.field("message_signature", DIGEST)
 )
-"""Complete messages; extra columns of the fragments follow."""
+"""Complete messages. In results, the extra columns of the fragments follow these columns."""
 
 RECEIVED: Final = _schema(
     *_MESSAGE,

@@ -20,7 +20,7 @@ _LINES_MAX: Final = 20
 
 @dataclass(frozen=True, repr=False)
 class RoutingSummary:
-    """Number of conversations for each outcome, reason and destination; print it, or show it in a notebook.
+    """Number of conversations for each outcome, reason and destination; `print` and notebooks show it as a table.
 
     Attributes:
         rows: Number of decisions.
@@ -94,7 +94,7 @@ def summarize(decisions: Rows) -> RoutingSummary:
     for name in _COLUMNS:
         if name not in table.column_names:
             error = SchemaError(
-                f"{name}: the column is missing; expected text, as in the result of Router.with_decisions",
+                f"{name}: the column is missing; expected the result of Router.route or Router.with_decisions",
                 column=name,
                 expected="text",
             )

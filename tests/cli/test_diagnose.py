@@ -692,7 +692,7 @@ def test_compare_counts_lifetimes_from_now_whatever_its_times(run: Run, tmp_path
         ),
         (
             ("lint", "{folder}/NORTH.sql", "{folder}/NORTH.sql"),
-            "ssbroker: {folder}/NORTH.sql: another file or folder describes the instance 'NORTH' too; rename one of the two\n",
+            "ssbroker: {folder}/NORTH.sql: another file or folder describes the instance 'NORTH' too; rename one of them\n",
         ),
         (("lint", "{folder}", "--expires-within", "9" * 11), "ssbroker: Invalid value for '--expires-within': "),
         (

@@ -139,7 +139,7 @@ def test_a_router_that_takes_turns_has_no_table() -> None:
     router = ssbroker.Router(catalog_of(World()), tie_break="round_robin")
     with pytest.raises(
         ssbroker.OptionError,
-        match="a router with 'round_robin' has no decision table; create it with 'hash' or 'first'",
+        match="a router with 'round_robin' has no decision table; create the router with 'hash' or 'first'",
     ):
         router.decision_table()
 

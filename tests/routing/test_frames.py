@@ -180,7 +180,7 @@ def test_an_existing_column_of_decisions_is_an_error() -> None:
 
 
 def test_what_is_passed_by_mistake_for_a_catalog_or_decisions_is_explained() -> None:
-    with pytest.raises(ssbroker.SchemaError, match=r"got str; Catalog.load reads one from a path$"):
+    with pytest.raises(ssbroker.SchemaError, match=r"got str; load the catalog with Catalog.load$"):
         Router("routes.sql")  # type: ignore[arg-type]
     with pytest.raises(ssbroker.SchemaError, match=r"got ssbroker.router.Routed; pass its attribute decisions$"):
         summarize(ROUTER.with_decisions(ROWS, errors="reject"))  # type: ignore[arg-type]

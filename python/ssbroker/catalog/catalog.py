@@ -66,13 +66,13 @@ class Catalog:
             `database`, the routes belong to the only user database.
         databases: Rows of `sys.databases` (`schemas.DATABASES`). `msdb`, and databases that only `routes` names, are added.
         services: Rows of `sys.services` (`schemas.SERVICES`); None means no services.
-        addresses: Addresses at which other instances reach this one.
+        addresses: Addresses at which other instances reach this one, such as `TCP://stock:4022`.
         message_forwarding: Whether the instance forwards messages that are not addressed to it.
         pending_requests: Services for which a request for routing information is pending.
 
     Raises:
         SchemaError: A table is not an Arrow object, or a column is missing or has the wrong type.
-        InputError: A value is invalid; see its subclasses.
+        InputError: A value is null, invalid, unknown or not unique; the subclass, such as `InvalidAddressError`, determines which.
         OptionError: `addresses`, `message_forwarding` or `pending_requests` has the wrong type.
 
     Examples:
@@ -155,15 +155,16 @@ class Catalog:
                 zone.
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
-            lenient: Whether to skip statements that SQL Server would reject, with a warning, and to accept scripts without
-                Service Broker statements, database names that look like misspellings of names that a script creates,
-                and changes to an endpoint that no script creates.
+            lenient: Whether to skip statements that SQL Server would reject, with a warning. Also accepts scripts without
+                Service Broker statements, database names that look like misspellings of the databases that a script
+                creates, and changes to an endpoint that no script creates.
 
         Returns:
             The catalog.
 
         Raises:
-            InputError: There is no such file, or a value is invalid; the error names file and row.
+            InputError: The path does not exist, or a value is invalid; the error names file and row.
+            DdlError: A statement of a script is invalid; the error names file and line.
             SchemaError: A column is missing or has the wrong type.
             OptionError: `now`, `variables`, `encoding` or `lenient` is invalid.
 
@@ -196,7 +197,7 @@ class Catalog:
 
     @classmethod
     def from_source(cls, source: CatalogSource) -> Self:
-        """Returns the catalog of a source that was read from files.
+        """Creates a catalog from content that was read from files.
 
         Args:
             source: The content that was read from the files.
@@ -217,7 +218,7 @@ class Catalog:
 
     @classmethod
     def from_instance(cls, folder: str | os.PathLike[str]) -> Self:
-        """Reads the current catalog of an ssbroker instance, like `Instance.catalog`; other processes may have the instance open.
+        """Reads the current catalog of an ssbroker instance, like `Instance.catalog`; other processes can have the instance open.
 
         The catalog contains the addresses with which the instance was last served, or the addresses of its endpoint if
         it has never been served.
@@ -258,7 +259,7 @@ class Catalog:
             The catalog, without the system services that every database has.
 
         Raises:
-            InputError: A value is invalid.
+            InputError: The server returned an invalid value, such as text that is not a GUID.
 
         Examples:
             With the driver `mssql-python`: `Catalog.from_sql_server(mssql_python.connect("Server=sql-01;..."))`.
@@ -367,7 +368,7 @@ class Catalog:
 
     @property
     def details(self) -> InstanceDetails:
-        """Properties of services, queues and the endpoint that routing does not use; neither compared nor pickled."""
+        """Properties of services, queues and the endpoint that only the diagnostics use; `==` and pickle ignore them."""
         if self._details is not None:
             return self._details
         model = None if self._script is None else self._script.model
@@ -376,10 +377,10 @@ class Catalog:
         return details_of_script(model)
 
     def with_details(self, details: InstanceDetails | None) -> Self:
-        """Returns a copy of the catalog with other details.
+        """Returns a copy of the catalog with different details.
 
         Args:
-            details: The details; None restores those of the script, if any.
+            details: The details; None restores the details of the script, if there is one.
 
         Returns:
             The copy.
@@ -407,7 +408,7 @@ class Catalog:
             The copy.
 
         Raises:
-            InvalidAddressError: An address is not valid.
+            InvalidAddressError: An address is not `TCP://host[:port]`.
             OptionError: `addresses` is not a sequence of strings.
 
         Examples:
@@ -433,9 +434,9 @@ class Catalog:
         message_forwarding: bool | None = None,
         pending_requests: Sequence[str] | None = None,
     ) -> Self:
-        """Returns a copy of the catalog in which some arguments of `Catalog` are different; None keeps the current value.
+        """Returns a copy of the catalog with new values for some arguments of `Catalog`; None keeps the current value.
 
-        The copy has the same `details`, except that all `addresses` count as specified explicitly if they are given. It
+        The copy has the same `details`; if `addresses` is passed, all addresses count as specified explicitly. The copy
         has no `script`, because its tables may differ from those of the script.
 
         Args:
@@ -594,7 +595,7 @@ class Catalog:
 def script_options(
     *, variables: Mapping[str, str] | None, encoding: str | None, lenient: bool, collects: bool = False
 ) -> ddl.ScriptOptions:
-    """Returns the options for reading scripts; raises `OptionError` if an option is not valid."""
+    """Returns the options for reading scripts; raises `OptionError` if a variable, the encoding or `lenient` is invalid."""
     from ssbroker import ddl  # noqa: PLC0415 - not in workers
 
     return ddl.ScriptOptions(
@@ -606,13 +607,13 @@ def script_options(
 
 
 def load_instances(path: Path, *, name: str, now: datetime, options: ddl.ScriptOptions) -> dict[str, Catalog]:
-    """Loads the catalog of an instance, or of each server that a script connects to with `:connect`, by name.
+    """Loads the catalog of an instance, or the catalogs of all servers to which a script connects with `:connect`, by name.
 
     Args:
         path: As for `Catalog.load`.
-        name: The name of the instance, unless `:connect` names it.
-        now: Time from which LIFETIME in scripts counts.
-        options: How scripts are read. There are no warnings; see `Catalog.notes`.
+        name: The name of the instance, unless a script names it with `:connect`.
+        now: The time from which LIFETIME in scripts counts.
+        options: How to read scripts. This function issues no warnings; see `Catalog.notes`.
 
     Returns:
         The catalogs.
@@ -629,7 +630,7 @@ def check_not_loaded(instance: str, loaded: Container[str], path: Path) -> None:
     """Raises DuplicateError if an instance of the same name has already been loaded."""
     if instance in loaded:
         raise DuplicateError(
-            f"{path}: another file or folder describes the instance {instance!r} too; rename one of the two",
+            f"{path}: another file or folder describes the instance {instance!r} too; rename one of them",
             value=instance,
         )
 
@@ -658,7 +659,7 @@ _OTHER_NAMES: Final = {
 
 
 def _refuse_other_names(table: pa.Table, table_name: str) -> None:
-    """Refuses a table with a column that is similar to a missing optional column: ignoring it would change the routing silently."""
+    """Rejects a table with a column that is similar to a missing optional column: ignoring the similar column would silently change the routing."""
     for column, pattern in _OTHER_NAMES[table_name].items():
         if column in table.column_names:
             continue
@@ -673,7 +674,7 @@ def _refuse_other_names(table: pa.Table, table_name: str) -> None:
 
 
 def _refuse_other_case(routes: pa.Table, *, listed: Sequence[str], added: Sequence[str]) -> None:
-    """Refuses routes whose database differs from a listed database only in case or white space: they would belong to a separate database."""
+    """Rejects routes whose database name differs from a listed name only in case or white space: these routes would belong to a separate database."""
     by_normal_form = {name.strip().casefold(): name for name in listed}
     for name in added:
         similar = by_normal_form.get(name.strip().casefold(), name)

@@ -99,8 +99,8 @@ class InstanceDetails:
         services: The services, by database and name.
         queues: The queues, by database, and by schema and name in lower case.
         endpoint: The endpoint; None if there is none or it is unknown.
-        is_endpoint_known: Whether the source would show an endpoint if there were one, as a script does that dropped the endpoint.
-        mirroring_roles: The role of each database that is not a principal.
+        is_endpoint_known: Whether a missing `endpoint` means that the instance has none, for example because the script drops the endpoint.
+        mirroring_roles: The mirroring role of each database whose role is not that of the principal.
         conversations: The number of conversation endpoints by database and state.
         bindings: The remote service bindings, if the source also shows users and certificates.
         is_complete: Whether the source shows all databases and services; a script that creates no database may describe only a part of an instance.

@@ -120,7 +120,7 @@ def instance_files(folder: Path) -> list[Path]:
 
 @functools.lru_cache(maxsize=_CACHED_INSTANCES)
 def _attached_files(folder: Path, _registry: object) -> list[Path]:
-    """Returns database files attached from other folders; the cache is keyed by the state of msdb, which lists them."""
+    """Returns database files attached from other folders. The cache key contains the state of the files of msdb, which lists the databases."""
     with _openers[0](folder) as instance:
         files = [database.path for database in instance.databases]
     return [file for file in files if not (file.parent.exists() and file.parent.samefile(folder))]

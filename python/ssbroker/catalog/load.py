@@ -82,7 +82,7 @@ def load_source(path: Path, *, now: datetime, options: ddl.ScriptOptions = ddl.S
         names = ", ".join(str(name) for name in sources if name is not None)
         raise InputError(
             f"{path}: the script connects to several instances with :connect ({names}); load it with Fleet.load, "
-            "or with `ssbroker lint`, `trace`, `stuck` or `compare`",
+            "or pass it to `ssbroker lint`, `trace`, `stuck` or `compare`",
             value=str(path),
             expected="the script of a single instance",
         )
@@ -90,7 +90,7 @@ def load_source(path: Path, *, now: datetime, options: ddl.ScriptOptions = ddl.S
 
 
 def load_sources(path: Path, *, now: datetime, options: ddl.ScriptOptions) -> dict[str | None, CatalogSource]:
-    """Reads the content of one catalog, or of one for each server that a script connects to, by the name of the server.
+    """Reads the content of one catalog, or one for each server to which a script connects, by the name of the server.
 
     Statements before the first `:connect` belong to the name None. The result is consistent: if a file changes during
     reading, everything is read again.
@@ -191,7 +191,7 @@ def _load_folder(folder: Path, now: datetime, options: ddl.ScriptOptions) -> dic
     if scripts and files:
         first = next(iter(files.values()))
         raise InputError(
-            f"{folder}: contains both scripts ({scripts[0].name}) and tables ({first.name}); load the scripts or the tables by their path"
+            f"{folder}: contains both scripts ({scripts[0].name}) and tables ({first.name}); move the scripts or the tables to another folder"
         )
     if scripts:
         return _from_scripts(scripts, folder, now, replace(options, any_order=len(scripts) > 1))

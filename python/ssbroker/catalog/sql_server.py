@@ -129,7 +129,7 @@ def read_tables(connection: DbApiConnection) -> SqlServerTables:
 def read_transmission_queue(connection: DbApiConnection) -> pa.Table:
     """Reads the messages that wait to be sent in every database (`TRANSMISSION_QUEUE`).
 
-    Messages whose conversation has been deleted count as sent by the initiator, with the handle as conversation id.
+    If the conversation of a message has been deleted, the message counts as sent by the initiator, and the handle replaces the conversation id.
     """
     messages = []
     for database in (str(row["name"]) for row in _rows(connection, DATABASES_QUERY)):

@@ -26,7 +26,7 @@ _BOOLEANS: Final = {"true": True, "false": False, "1": True, "0": False}
 def typed_column(
     values: pa.ChunkedArray[Any] | Sequence[Any], field: pa.Field[Any], *, where: str
 ) -> pa.ChunkedArray[Any]:
-    """Converts the cells of a column, text from CSV or values from JSON, to the type of its field; GUIDs remain text.
+    """Converts the cells of a column to the type of its field; the cells are text from CSV or values from JSON. GUIDs remain text.
 
     Args:
         values: The cells.
