@@ -86,9 +86,9 @@ def render(details: dict[str, Any], *, width: int = _WIDTH) -> str:
         lines += _wrapped(action.sentence, "  - ")
         if action.command is not None:
             lines.append(f"      {action.command}")
-    meanwhile = _until_delivered(details)
-    if meanwhile is not None:
-        lines += ["", *_wrapped(meanwhile, "Meanwhile: ")]
+    effect = _until_delivered(details)
+    if effect is not None:
+        lines += ["", *_wrapped(effect, "Effect: ")]
     fitted = (part for line in lines for part in _wrap_line(line, min(width, _WIDTH)))
     return restore_spaces("\n".join([*fitted, "", _decision(details)]))
 

@@ -115,7 +115,7 @@ def test_tables_without_msdb_are_not_checked_for_messages_from_outside(run: Run,
     )
     explained = run(*arriving).out
     assert explained.endswith(
-        "Meanwhile: the sender keeps the message and resends it until it is acknowledged.\n\n"
+        "Effect: the sender keeps the message and resends it until it is acknowledged.\n\n"
         "Decision: DELAYED, dropped by this instance (step 7, no_route).\n"
         f"The tables contain no routes of msdb, by which messages from other instances are routed: {hint}.\n"
     )
