@@ -62,7 +62,7 @@ ROUTING: Final = (
     Rule("R21", "Routes with the same service name, broker id and address count as one"),
     Rule(
         "R22",
-        "The first class that contains a usable route is taken: mirrored routes, `LOCAL`, network addresses, `TRANSPORT`",
+        "The first class that contains a usable route is used: mirrored routes, `LOCAL`, network addresses, `TRANSPORT`",
     ),
     Rule(
         "R23", "A `TRANSPORT` route takes the next hop from the service name, which must start with `[TCP://]host:port`"
@@ -144,7 +144,7 @@ PROTOCOL: Final = (
         "P23",
         "A fragment may carry its own signature, so that a damaged fragment is dropped and resent without the rest of its message",
     ),
-    Rule("P24", "Connections use TLS with certificates on both sides; the certificate decides who may connect"),
+    Rule("P24", "Connections use TLS with certificates at both ends; the certificate decides who may connect"),
     Rule("P25", "A broker id is an address, not a credential"),
     Rule("P26", "Memory grows with the bytes received, never with numbers that a sender declares"),
     Rule(
