@@ -73,7 +73,7 @@ class FilteringReader(Reader):
             raise OptionError("pushdown: the option needs PySpark 4.1 or newer; remove it, or upgrade PySpark")
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Accepts the supported filters, and returns the unsupported ones."""
+        """Accepts the supported filters; returns the other filters, which Spark then applies."""
         self._scan, unsupported = self._scan.push_filters(filters)
         return unsupported
 
@@ -91,7 +91,7 @@ class Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _tail(self) -> Tail:
-        """Created on first use, because Spark hides an error that is raised while a reader is created."""
+        """The new messages of the queue; created on first use, because Spark hides an error that is raised while a reader is created."""
         return Tail(self._scan)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -134,7 +134,7 @@ class Writer(DataSourceArrowWriter):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # as its base has it
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # the stub of the base class differs
         """Stages the rows of a task in the instance folder."""
         return StagedRowsMessage(self._sink.stage(iterator, partition=_task().partitionId()))
 
@@ -160,7 +160,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query_id, batch_id = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if query_id is None or batch_id is None:
             raise RuntimeError(
-                f"the Spark local properties {_QUERY_ID} and {_BATCH_ID} are missing; they identify the micro-batch, so that it is sent only once"
+                f"the Spark local properties {_QUERY_ID} and {_BATCH_ID} are missing; without them, a repeated micro-batch could be sent twice; use a version of PySpark that ssbroker supports"
             )
         batches = _to_batches(iterator, self._schema)
         staged = self._sink.stage(batches, partition=task.partitionId(), query_id=query_id, batch_id=int(batch_id))
@@ -195,5 +195,7 @@ def _staged(messages: Sequence[Any]) -> list[StagedRows]:
 def _task() -> TaskContext:
     task = TaskContext.get()
     if task is None:
-        raise RuntimeError("rows can be written only in a Spark task, and none is running")
+        raise RuntimeError(
+            "rows can be written only in a Spark task, but no task is running; write with df.write or df.writeStream"
+        )
     return task

@@ -48,7 +48,7 @@ def timeout_seconds(value: object, *, name: str) -> float:
 
 
 def duration_seconds(value: object, *, name: str, minimum: float, alternatives: str = "") -> float:
-    """Returns a duration in seconds, up to 366 days; `alternatives` says what else the option takes, for the error message."""
+    """Returns a duration in seconds, up to 366 days; `alternatives` describes other valid values, for the error message."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= DURATION_MAX:
         raise OptionError(
             f"{name}: expected a number of seconds from {minimum} to {DURATION_MAX:,} (366 days){alternatives}; "
@@ -112,7 +112,7 @@ def is_utf8_text(value: object) -> bool:
 
 
 def is_service_name(name: str) -> bool:
-    """Returns whether a conversation or a remote service binding may name a service like this."""
+    """Returns whether a conversation or a remote service binding can name a service with this name."""
     return 0 < len(name) <= SERVICE_NAME_MAX and "\0" not in name and is_utf8_text(name)
 
 

@@ -153,7 +153,7 @@ _HINTS: Final = {
 }
 _DATASETS: Final = "pyarrow._dataset."
 _ITERATOR_HINT: Final = (
-    "pyarrow.RecordBatchReader.from_batches(schema, batches) makes a stream of an iterator of record batches"
+    "pyarrow.RecordBatchReader.from_batches(schema, batches) creates a stream from an iterator of record batches"
 )
 _PANDAS_FRAME: Final = "pandas.core.frame.DataFrame"
 _POLARS_FRAME: Final = "polars.dataframe.frame.DataFrame"
@@ -245,7 +245,7 @@ def as_arrow(value: Any, *, name: str, read: Collection[str] | None = None) -> A
 
 
 def refuse_spark_frame(value: object, *, name: str) -> None:
-    """Refuses conversations or fragments in a Spark DataFrame, because reading them would collect it; sends nothing to a Spark server."""
+    """Rejects conversations or fragments in a Spark DataFrame, because reading them would collect the DataFrame; sends nothing to a Spark server."""
     if name in _SPARK_FUNCTIONS and qualified_type(value) in _SPARK_FRAMES:
         raise SchemaError(
             f"{name}: a Spark DataFrame is not collected to this process; use {_SPARK_FUNCTIONS[name]}, "
@@ -353,7 +353,7 @@ def _from_rows(rows: list[Any], *, name: str, read: Collection[str] | None) -> p
         return pa.table({column: pa.nulls(0) for column in _SCHEMAS[name].names})
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            hint = "; pyarrow.Table.from_batches(...) makes a table" if isinstance(row, pa.RecordBatch) else ""
+            hint = "; pyarrow.Table.from_batches(...) creates a table" if isinstance(row, pa.RecordBatch) else ""
             raise SchemaError(
                 f"{name}, row {number}: expected a dict in the list, got {_type_name(row)}{hint}",
                 expected="a dict",
@@ -463,7 +463,7 @@ def stream_batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
 
 
 def _with_rows(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Returns the batches that have rows: pyarrow finds the buffers of an imported empty slice of views too short."""
+    """Returns the batches that have rows, because pyarrow rejects the buffers of an imported empty slice of views as too short."""
     return (batch for batch in reader if batch.num_rows)
 
 
@@ -497,7 +497,7 @@ def as_column(value: object, *, name: str) -> pa.Array[Any] | pa.ChunkedArray[An
                 column = _import_capsules(value, "__arrow_c_stream__", chunked_array_from_stream, name=name)
             else:
                 raise SchemaError(
-                    f"{name}: expected {_ACCEPTED_COLUMN}, got {_type_name(value)}; pyarrow.array(...) makes an Array of a list",
+                    f"{name}: expected {_ACCEPTED_COLUMN}, got {_type_name(value)}; pyarrow.array(...) creates an Array from a list",
                     expected=_ACCEPTED_COLUMN,
                 )
     check_layout(column, name=name)

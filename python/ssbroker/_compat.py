@@ -107,7 +107,7 @@ def cast(column: Any, kind: pa.DataType) -> Any:
 
 
 def importable(value: Any) -> Any:
-    """Converts what only newer versions of pyarrow import: a Polars DataFrame, whose text is in views, or a chunked array of structs."""
+    """Converts objects that only newer versions of pyarrow can import: a Polars DataFrame, whose text is in views, or a chunked array of structs."""
     if _HAS_VIEWS:
         return value
     if isinstance(value, pa.ChunkedArray) and pa.types.is_struct(value.type):

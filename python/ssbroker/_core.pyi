@@ -1,4 +1,4 @@
-"""The native module: Arrow data in and out, batches processed without the GIL. The public classes of `ssbroker` wrap it."""
+"""The native module. It reads and returns Arrow data, and processes batches without the GIL. Public classes of `ssbroker` wrap its classes."""
 
 import os
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ class Catalog:
         databases: The rows of `sys.databases`.
         services: The rows of `sys.services`.
         addresses: The addresses of the instance.
-        message_forwarding: Whether message forwarding is on.
+        message_forwarding: Whether message forwarding is enabled.
         pending_requests: The services with a pending request to the configuration service.
 
     Raises:
-        SchemaError: A column is missing or mistyped.
+        SchemaError: A column is missing or has the wrong type.
         InputError: A value is invalid; the subclass determines the kind of error.
     """
 
@@ -70,11 +70,11 @@ class Catalog:
 
     @property
     def message_forwarding(self) -> bool:
-        """Whether message forwarding is on."""
+        """Whether message forwarding is enabled."""
 
     @property
     def pending_requests(self) -> list[str]:
-        """The services with a pending request."""
+        """The services with a pending request to the configuration service."""
 
     @property
     def user_database(self) -> str | None:
@@ -114,7 +114,7 @@ class Router:
             first_row: See `route`.
 
         Raises:
-            SchemaError: A column is missing or mistyped.
+            SchemaError: A column is missing or has the wrong type.
             MalformedDataError: A value cannot be read.
         """
 
@@ -152,7 +152,7 @@ class Router:
         now_us: int,
         /,
     ) -> dict[str, Any]:
-        """Decides one conversation without advancing the round robin; returns every step."""
+        """Decides one conversation without advancing the rotation of `round_robin`; returns every step of the search."""
 
     @property
     def nbytes(self) -> int:
@@ -167,7 +167,7 @@ class Reassembler:
         max_pending_messages: The maximum number of incomplete or waiting messages; None for no limit.
         max_message_bytes: The maximum size of a message in bytes.
         max_fragments_per_message: The maximum number of fragments of a message; None for no limit.
-        max_sequence_distance: How far a fragment may be ahead of the first incomplete message; None for no limit.
+        max_sequence_distance: The maximum distance of a fragment's sequence number from that of the first incomplete message; None for no limit.
         in_order: Whether messages wait for earlier messages.
     """
 
@@ -208,7 +208,7 @@ class Reassembler:
             (`schemas.INVALID_FRAGMENTS`), possibly in no batch.
 
         Raises:
-            SchemaError: A column is missing or mistyped, or the extra columns differ from those of the first push.
+            SchemaError: A column is missing or has the wrong type, or the extra columns differ from those of the first push.
             InputError: A value is invalid; the subclass determines the kind of error. Not with `set_invalid_aside`.
         """
 
@@ -224,10 +224,10 @@ class Reassembler:
         """The number of incomplete or waiting messages."""
 
     def forget(self, conversation_id: bytes, is_initiator: bool, message_sequence_number: int, /) -> bool:
-        """Drops an incomplete or waiting message; returns whether there was such a message."""
+        """Discards an incomplete or waiting message; returns whether it existed."""
 
     def checkpoint(self) -> bytes:
-        """Returns the whole state."""
+        """Returns the state as bytes, for `restore`."""
 
 @final
 class SessionKeys:
@@ -302,7 +302,7 @@ def fragment(
         The fragments in `schemas.FRAGMENTS`, with the extra columns, in at least one batch.
 
     Raises:
-        SchemaError: A column is missing or mistyped.
+        SchemaError: A column is missing or has the wrong type.
         InputError: A value is invalid; the subclass determines the kind of error.
     """
 
@@ -333,7 +333,7 @@ class MetadataSnapshot:
 
 @final
 class Statements:
-    """The fast path on an apsw connection. Raises apsw's errors. Only one thread may use it at a time.
+    """Native statements on an apsw connection, for the fast path. Raises apsw's errors. Only one thread can use the object at a time.
 
     Args:
         connection: The connection. Call `close` before you close the connection, because the statements use it without a check.
@@ -348,7 +348,7 @@ class Statements:
         """Whether a transaction is in progress; False after `close`."""
 
     def commit(self, *, is_durable: bool = True) -> bool:
-        """Commits.
+        """Commits the transaction.
 
         Args:
             is_durable: Whether to sync the commit to the disk. Otherwise, the next durable commit of any process, or
@@ -356,7 +356,7 @@ class Statements:
                 leaves the file as it was before.
 
         Returns:
-            Whether the path still leads to the opened file; if not, the changes are lost with the old file.
+            Whether the path still refers to the opened file; if not, the changes are lost with the old file.
         """
 
     def sync(self) -> None:
@@ -369,7 +369,7 @@ class Statements:
         """Resets the number of consecutive rollbacks of a queue."""
 
     def reserve_queuing_order(self, number: int, /) -> None:
-        """Prevents the queuing order of a removed message from being reused: if it was the last order, a row without a queue reserves it."""
+        """Prevents reuse of the queuing order of a removed message: if it is the highest order, a row without a queue reserves it."""
 
     def read_transmission_queue(
         self, requests: list[tuple[bytes, bool, int, int, int, int, int, bytes]], /
@@ -463,7 +463,7 @@ class Statements:
     def read_next_group(
         self, metadata: MetadataSnapshot, queue_id: int, /, *, top: int | None, bytes_max: int, now: int
     ) -> list[tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str]]:
-        """Reads the messages of the conversation group that `receive` would take next. The messages stay in the queue, for a caller that leases them.
+        """Reads the messages of the conversation group from which `receive` would receive next. The messages stay in the queue, so that the caller can lease them.
 
         Args:
             metadata: The objects of the database.
@@ -526,7 +526,7 @@ class WriteLock:
         """Records for other processes that the holder of the lock has made a kind of call, given as a bit."""
 
     def release(self) -> None:
-        """Hands the lock to the thread that has waited longest."""
+        """Releases the lock, and passes it to the thread that has waited longest, if any thread is waiting."""
 
     def take_idle_connection(self) -> Any:
         """Removes and returns the connection that is kept with the lock; None if there is no connection or it is in use."""
@@ -701,7 +701,7 @@ class Session:
         """Starts the transaction if possible without waiting; returns the connection for use by Python, or None if the transaction has not begun."""
 
     def adopt(self, connection: object, /) -> None:
-        """Takes over a transaction that Python has started on a connection; the caller must hold the lock."""
+        """Continues with a transaction that Python has started on a connection; the caller must hold the lock."""
 
     def take_summary(self) -> tuple[int, list[Any], list[tuple[int, bool]]]:
         """Returns the effects of the fast path since the last call.
@@ -723,7 +723,7 @@ class Session:
         """
 
     def release(self, is_reusable: bool, /) -> None:
-        """Gives up the connection, and releases the lock.
+        """Returns the connection, and releases the lock.
 
         The lock keeps the connection if `is_reusable` and the file is open; otherwise the connection is closed.
 

@@ -23,7 +23,7 @@ pc: Any = pyarrow.compute  # the stubs support neither Python constants nor text
 SUFFIXES: Final = (".csv", ".tsv", ".txt")
 """The suffixes of CSV files; SSMS saves rows that tabs separate as `.txt`."""
 NULL_TEXTS: Final = ("", "NULL", "null")
-"""How various tools write null; SSMS and sqlcmd write `NULL`."""
+"""The texts with which various tools represent null; SSMS and sqlcmd write `NULL`."""
 
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 _DASHES: Final = re.compile(r"-+")
@@ -90,7 +90,7 @@ class CsvFile:
         self.schema: Final = pa.schema([(name, pa.string()) for name in self.layout.header])
 
     def check_header(self, known: Sequence[str]) -> None:
-        """Rejects a first line without a known column: it is a row, or uses another separator."""
+        """Rejects a first line without a known column: the line is a row, or its separator is not supported."""
         header = self.layout.header
         if not header:
             raise MalformedDataError(f"{self.path}: the file is empty; expected a header line with the column names")

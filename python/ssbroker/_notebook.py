@@ -1,4 +1,4 @@
-"""HTML views of results for notebooks, and the escaping of all HTML."""
+"""HTML views of results for notebooks. All text is escaped."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def section(title: str, *parts: str) -> str:
 
 
 def collapsible(summary: str, *content: str, is_open: bool = False) -> str:
-    """Returns content that opens with a click."""
+    """Returns content that a click on its summary shows or hides."""
     return f"<details{' open' if is_open else ''}><summary>{escaped(summary)}</summary>{''.join(content)}</details>"
 
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from ssbroker.exceptions import InputError
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
-"""The value in the name of a folder `column=value` that stands for null."""
+"""The value in the name of a folder `column=value` that represents null."""
 _MARKS: Final = {"Delta": "_delta_log", "Iceberg": "metadata/*.metadata.json"}
 
 
@@ -30,7 +30,7 @@ def partition_columns(file: Path) -> dict[str, str | None]:
 
 
 def refuse_delta_and_iceberg(files: Iterable[Path]) -> None:
-    """Refuses a file in the folder of a Delta or Iceberg table, because only the metadata of the table tells which files are still valid.
+    """Rejects files in the folder of a Delta or Iceberg table, because only the metadata of the table lists the files that are still valid.
 
     Examples:
         >>> import tempfile

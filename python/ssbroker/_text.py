@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 _NO_BREAK_SPACE: Final = "\ue000"
-"""Stands for a space at which lines must not break; a private-use character, which `printable` escapes in names."""
+"""Represents a space at which lines must not break; a private-use character, which `printable` escapes in names."""
 
 
 _LINE_LENGTH_MAX: Final = 600
@@ -19,7 +19,7 @@ _COMPARED_MAX: Final = 500
 
 
 def utf16_length(text: str) -> int:
-    """Returns the length as SQL Server counts it: characters outside the basic multilingual plane count twice."""
+    """Returns the length of a text as SQL Server counts it: characters outside the basic multilingual plane count twice."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -215,7 +215,7 @@ def differs_by_one_edit(one: str, other: str) -> bool:
 
 
 def may_be_misspelled(one: str, other: str) -> bool:
-    """Returns whether a name differs from another by one edit, but not only in digits.
+    """Returns whether two names differ by one edit, but not only in digits.
 
     Examples:
         >>> [may_be_misspelled("Shop1", other) for other in ("Shep1", "Shop2", "Store")]

@@ -221,7 +221,8 @@ def fragment(
     Raises:
         OptionError: `max_fragment_bytes` is out of range, or `session_keys` contains an invalid id or key.
         SchemaError: `messages` is neither an Arrow object nor a list of dicts, or a column is missing or has the wrong type.
-        InputError: A value is invalid; the error names column, row and value.
+        InputError: A value is null, an invalid id, out of range or too large, or a key has the wrong length; the error names column,
+            row and value.
 
     Examples:
         >>> from ssbroker import fragment
@@ -339,7 +340,7 @@ class Reassembler:
         Raises:
             SchemaError: `fragments` is neither an Arrow object nor a list of dicts, a column is missing or has the wrong type, or the extra
                 columns differ from those of the first push.
-            InputError: A value is invalid; the error names column, row and value.
+            InputError: A row has an invalid value, and `errors` is `raise`; the error names column, row and value.
             OptionError: `errors` is neither `raise` nor `reject`.
 
         Examples:
@@ -534,7 +535,7 @@ def reassemble(
         OptionError: An option has the wrong type, or is out of range.
         SchemaError: `fragments` is neither an Arrow object nor a list of dicts, is a Spark DataFrame (see `ssbroker.spark.reassemble`), or a
             column is missing or has the wrong type.
-        InputError: A value is invalid; the error names column, row and value.
+        InputError: A row has an invalid value, and `errors` is `raise`; the error names column, row and value.
 
     Examples:
         >>> import pyarrow as pa

@@ -452,7 +452,7 @@ class Catalog:
 
         Raises:
             SchemaError: A table lacks a column, or a column has the wrong type.
-            InputError: A value is invalid.
+            InputError: A value is null, invalid, unknown or not unique, as for `Catalog`.
             OptionError: `addresses`, `message_forwarding` or `pending_requests` has the wrong type.
 
         Examples:

@@ -51,7 +51,7 @@ def read_certificate(data: bytes) -> x509.Certificate:
     from cryptography import x509  # noqa: PLC0415 - imported only where certificates are made or read
 
     load = x509.load_pem_x509_certificate if b"-----BEGIN" in data else x509.load_der_x509_certificate
-    with raise_input_error(f"expected a certificate in PEM or DER, got {len(data)} bytes of something else"):
+    with raise_input_error(f"expected a certificate in PEM or DER, got {len(data)} bytes in a different format"):
         return load(data)
 
 
@@ -69,7 +69,7 @@ def validity_period(certificate: bytes) -> tuple[datetime, datetime]:
 
 @contextmanager
 def raise_input_error(reason: str) -> Iterator[None]:
-    """Converts all errors of the `cryptography` package, which parses certificates lazily, to one InputError.
+    """Converts errors of the `cryptography` package to InputError; the package parses certificates lazily and raises various exceptions.
 
     Examples:
         >>> with raise_input_error("no certificate"):
@@ -161,7 +161,7 @@ def read_all_der(data: bytes) -> list[bytes]:
 
 
 def can_sign(certificate: bytes) -> bool:
-    """Returns whether certificates signed with this certificate would be trusted: it is marked as an authority, or has no basic constraints.
+    """Returns whether a certificate can sign others: it is marked as an authority, or has no basic constraints.
 
     Raises:
         InputError: The data is not a valid certificate, or its extensions cannot be read.
@@ -246,7 +246,7 @@ def make_certificate(
     """Creates a certificate for an instance or for the owner of a service; the certificate cannot sign others.
 
     Args:
-        names: DNS names or IP addresses; the first is also the subject's common name, and so the principal's name.
+        names: DNS names or IP addresses. The first is also the common name of the subject, and therefore the name of the principal.
         validity: The validity period.
         authority: The signing authority; None for a self-signed certificate.
         kind: The kind of the key.

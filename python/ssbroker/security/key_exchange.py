@@ -55,7 +55,7 @@ class DialogCertificate:
 
     Args:
         certificate: The certificate, in PEM or DER.
-        key: The private key in PEM or DER, not encrypted; None for another party's certificate.
+        key: The private key in PEM or DER, not encrypted; None for the certificate of a remote user.
 
     Raises:
         InputError: The certificate is invalid, its key is not RSA or too short, or the private key does not match.
@@ -126,11 +126,11 @@ class DialogCertificate:
         return self.description.not_before <= now < self.description.not_after
 
     def wrap(self, key: bytes) -> bytes:
-        """Encrypts a key for the owner of the private key, with RSA-OAEP and SHA-256."""
+        """Encrypts a key with RSA-OAEP and SHA-256; only the owner of the private key can decrypt it."""
         return self._public.encrypt(key, _oaep())
 
     def unwrap(self, data: bytes) -> bytes | None:
-        """Decrypts a wrapped key; None if it was wrapped for a different certificate, or changed.
+        """Decrypts a wrapped key; returns None if it was wrapped for a different certificate, or modified.
 
         Raises:
             InputError: The private key is not available.
@@ -186,7 +186,7 @@ def _pss() -> padding.PSS:
 
 SECOND: Final = 1_000_000
 KEY_LIFETIME: Final = 3600 * SECOND
-"""How long a key exchange key is used, in microseconds."""
+"""The time for which a key exchange key is used, in microseconds."""
 BLOB_RENEWAL_AGE: Final = 600 * SECOND
 """A blob without an answer is replaced after this time, in microseconds."""
 BLOB_AGE_MAX: Final = 25 * 60 * SECOND
@@ -195,7 +195,7 @@ BLOB_AGE_MAX: Final = 25 * 60 * SECOND
 Together with `CLOCK_SKEW_MAX`, it equals the time for which closed endpoints are kept to detect replays.
 """
 CLOCK_SKEW_MAX: Final = 5 * 60 * SECOND
-"""How far in the future the creation time of a blob may be, to tolerate differences between clocks."""
+"""How far in the future the creation time of a blob can be, in microseconds, to tolerate differences between clocks."""
 
 _VERSION: Final = 1
 _ANONYMOUS, _FULL = 0, 1
@@ -281,7 +281,7 @@ class KeyExchangeBlob:
 
 
 def parse_blob(data: bytes) -> KeyExchangeBlob | None:
-    """Parses a blob; None if it is not a valid blob of this version."""
+    """Parses a blob; returns None if it is not a valid blob of this version."""
     if len(data) < _FIXED.size:
         return None
     version, kind, made_at, to, by, key_made_at, wrapped, signature = _FIXED.unpack_from(data)
@@ -373,7 +373,7 @@ class KeyOpenings:
             may_use_rsa: Called before the RSA operations for a new key exchange key; if it returns false, nothing is cached.
 
         Returns:
-            The key; None if the blob is forged, changed, meant for another direction, too old or from the future, or if `may_use_rsa`
+            The key; None if the blob is forged, modified, meant for a different direction, too old or from the future, or if `may_use_rsa`
             returned false.
         """
         is_fresh = now - BLOB_AGE_MAX < blob.created_at <= now + CLOCK_SKEW_MAX

@@ -109,7 +109,7 @@ class DirectionKeys:
     """The keys of one direction of a conversation.
 
     Attributes:
-        seal: Together with a salt, yields the key that seals fragments (AES-256-GCM).
+        seal: The key from which, with a salt, the key that seals fragments is derived (AES-256-GCM).
         broker_errors: Seals broker errors, which have no sequence number that could serve as a nonce (AES-256-SIV).
         header: Signs headers and acknowledgements (HMAC-SHA-256).
         signature: Encrypts the MD5 signatures of messages and fragments (AES-256).
@@ -171,7 +171,7 @@ def new_master_key() -> bytes:
 
 
 def seal_with_key(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
-    """Seals data with AES-256-GCM; the data can be opened only with the same key and purpose. Returns a random nonce and the sealed data.
+    """Encrypts and authenticates (seals) data with AES-256-GCM. Only the same key and purpose decrypt the data. Returns a random nonce and the sealed data.
 
     Examples:
         >>> sealed = seal_with_key(bytes(32), b"secret", purpose=b"of Ann")
@@ -183,7 +183,7 @@ def seal_with_key(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
 
 
 def open_with_key(key: bytes, sealed: bytes, *, purpose: bytes) -> bytes | None:
-    """Opens data that `seal_with_key` sealed; None if the key, the purpose or the data differs."""
+    """Decrypts data that `seal_with_key` encrypted; returns None if the key, the purpose or the data differs."""
     library = load_cryptography()
     try:
         return library.gcm(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], purpose)
@@ -192,7 +192,7 @@ def open_with_key(key: bytes, sealed: bytes, *, purpose: bytes) -> bytes | None:
 
 
 def seal_with_password(key: bytes, password: str) -> bytes:
-    """Seals a key with a password, by scrypt and AES-256-GCM. Returns a random salt and the sealed key.
+    """Encrypts a key with a password, by scrypt and AES-256-GCM. Returns a random salt and the sealed key.
 
     Raises:
         OptionError: The password is empty.
@@ -209,7 +209,7 @@ def seal_with_password(key: bytes, password: str) -> bytes:
 
 
 def open_with_password(sealed: bytes, password: str) -> bytes | None:
-    """Opens a key that `seal_with_password` sealed; None if the password is wrong."""
+    """Decrypts a key that `seal_with_password` encrypted; returns None if the password is wrong or the data was modified."""
     salt, rest = sealed[:_SALT_BYTES], sealed[_SALT_BYTES:]
     return open_with_key(_stretch_password(password, salt), rest, purpose=_PASSWORD_PURPOSE)
 

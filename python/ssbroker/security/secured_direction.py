@@ -24,16 +24,16 @@ _BLOCK: Final = 16
 
 
 class SecuredDirection:
-    """Seals the fragments that one side of a conversation sends, and opens them on the other side.
+    """Encrypts and authenticates (seals) the fragments that one endpoint of a conversation sends, and verifies and decrypts (opens) them for the other endpoint.
 
     The nonce consists of the direction, the sequence number, the fragment number, and whether the header names the
-    target's broker id, the only header field that may change between transmissions. So a retransmitted fragment has the
-    same bytes, and no nonce is used with two headers.
+    target's broker id, the only header field that can change between transmissions. A retransmitted fragment therefore
+    has the same bytes, and no nonce is used with two headers.
 
     A database that was restored from an old backup, or a copy of a database, sends different messages under sequence
-    numbers that were used before. So the sealing key does not depend on the session key alone: each object generates a
-    salt before it first seals, derives its sealing key from the session key and the salt, and puts the salt before each
-    fragment.
+    numbers that were used before. Therefore, the sealing key does not depend on the session key alone: each object
+    generates a salt before it first seals, derives its sealing key from the session key and the salt, and puts the salt
+    before each fragment.
 
     Args:
         session_key: The session key of the conversation, 32 bytes.
@@ -102,7 +102,7 @@ class SecuredDirection:
         return salt + sealer.encrypt(self._nonce(sequence, fragment, is_bound), part, header)
 
     def open(self, sealed: bytes, *, sequence: int, fragment: int, is_bound: bool, header: bytes) -> bytes | None:
-        """Opens a fragment sealed with the same arguments; None if anything was changed."""
+        """Opens a fragment that was sealed with the same arguments; returns None if the fragment or an argument differs."""
         salt = sealed[:SALT_BYTES]
         cached = self._inbound
         sealer = cached[1] if cached is not None and cached[0] == salt else self._sealer(salt)
@@ -118,7 +118,7 @@ class SecuredDirection:
         return self._siv.encrypt(body, [header])
 
     def open_notice(self, sealed: bytes, *, header: bytes) -> bytes | None:
-        """Opens a broker error; None if anything was changed."""
+        """Opens a broker error; returns None if the error or its header differs."""
         try:
             return self._siv.decrypt(sealed, [header])
         except (self._invalid_tag, ValueError):
@@ -135,7 +135,7 @@ class SecuredDirection:
     def message_digests(self, sequences: Sequence[int], signatures: Sequence[bytes]) -> list[bytes]:
         """Decrypts message signatures into MD5 digests, so that messages can be checked without the key.
 
-        A signature of another message yields arbitrary bytes.
+        The signature of a different message yields arbitrary bytes.
         """
         count = self._is_initiator << 31
         positions = b"".join([_POSITION.pack(0, count, sequence) for sequence in sequences])
@@ -152,7 +152,7 @@ class SecuredDirection:
             signatures: The fragment signatures, 16 bytes each.
 
         Returns:
-            The digests; arbitrary bytes for a signature of another fragment.
+            The digests; arbitrary bytes for the signature of a different fragment.
         """
         top = self._is_initiator << 31
         packed = b"".join(

@@ -1,4 +1,4 @@
-"""The SQLite connections of a process to a file: they are reused, and not touched in a forked process."""
+"""The SQLite connections of a process to a file. They are reused, but never in a forked process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ssbroker.store.sqlite import (
 from ssbroker.store.write_lock import WriteLock, thread_of
 
 _FORK_WAIT: Final = 1.0
-"""Maximum seconds that a fork waits for other threads to leave SQLite."""
+"""Maximum number of seconds that a fork waits until no other thread executes SQLite code."""
 _FORK_POLL_INTERVAL: Final = 0.0005
 
 
@@ -35,7 +35,7 @@ class ForkGuard:
     Attributes:
         count: The number of forks between the first process and this one. Comparing this number is faster than asking the system for
             the process id.
-        is_unsafe: Whether another thread was inside SQLite at a fork; it may have held a mutex that no thread in this process releases.
+        is_unsafe: Whether another thread was executing SQLite code at a fork. It may have held a mutex, which no thread in this process releases.
         inherited: The files whose connections were in use when this process was forked.
     """
 
@@ -56,7 +56,7 @@ class ForkGuard:
         self._pools.add(pool)
 
     def enter(self, entered: dict[object, int], key: object, thread: int) -> None:
-        """Records that a thread may be inside SQLite from now on; waits while the process forks, unless the thread is already inside SQLite."""
+        """Records that a thread may execute SQLite code from now on. Waits while the process forks, unless the thread already executes SQLite code."""
         while True:
             entered[key] = thread
             if self._thread in (None, thread):
@@ -154,9 +154,9 @@ class ConnectionPool:
             )
 
     def take(self, *, wait: float, create: bool = False, has_write_lock: bool = False) -> Connection:
-        """Takes a connection that has no open transaction; it waits up to `wait` seconds for locks of other processes.
+        """Takes a connection without an open transaction from the pool, or opens one. The connection waits up to `wait` seconds for locks of other processes.
 
-        `has_write_lock` means that the caller holds the write lock, and may take the connection that is kept with it.
+        `has_write_lock` means that the caller holds the write lock, and can take the connection that is kept with the lock.
         """
         self.check()
         if FORKS.is_unsafe:
@@ -249,14 +249,14 @@ class ConnectionPool:
             if not is_reusable:
                 connection.close(force=True)
         if is_reusable:
-            key = object()  # so that a fork in between does not miss the connection
+            key = object()  # so that a fork between these steps does not miss the connection
             try:
                 self._entered[key] = threading.get_ident()
                 connection.user = None
                 self._idle.append(connection)
             finally:
                 self._entered.pop(key, None)
-            if self._is_closed:  # closed meanwhile
+            if self._is_closed:  # closed by another thread
                 self.close()
 
     def close(self) -> None:
@@ -305,7 +305,7 @@ class ConnectionPool:
         """In a forked process: prevents connections that were in use at the fork from ever being closed, and their file from being opened.
 
         Closing such a connection would roll back its transaction in the shared index of the write-ahead log, and so
-        corrupt the parent's file. While such a connection is open, SQLite mistakes the parent's locks for this process's locks,
+        corrupt the parent's file. While such a connection is open, SQLite treats the parent's locks as locks of this process,
         so writes could be lost.
         """
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it

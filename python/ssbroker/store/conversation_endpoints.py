@@ -144,7 +144,7 @@ def by_handle(connection: Connection, handle: bytes) -> ConversationEndpoint | N
 def by_conversation(
     connection: Connection, conversation_id: bytes, *, is_initiator: bool
 ) -> ConversationEndpoint | None:
-    """Returns the endpoint of one side of a conversation; None if there is none."""
+    """Returns the endpoint of the initiator or the target of a conversation; None if this database does not contain it."""
     return _single_endpoint(
         connection,
         "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?",
@@ -206,7 +206,7 @@ def set_send_sequences(connection: Connection, numbers: Iterable[tuple[int, int]
 
 
 def set_ended(connection: Connection, endpoint_id: int, *, state: str, end_dialog_sequence: int) -> None:
-    """Records that this side has ended the conversation with the message that has the sequence number `end_dialog_sequence`."""
+    """Records that this endpoint has ended the conversation with the message that has the sequence number `end_dialog_sequence`."""
     connection.execute(_SET_ENDED, (state, end_dialog_sequence, end_dialog_sequence + 1, endpoint_id))
 
 
@@ -228,7 +228,7 @@ def has_closed_to_extend(connection: Connection, sides: Iterable[tuple[bytes, bo
 def bind(connection: Connection, endpoint_id: int, *, far_broker_instance: bytes) -> None:
     """Binds the conversation to the broker id of the database that received its first message, and deletes its session key.
 
-    Within an instance, no session key is needed; a conversation over the network gets its keys back from `set_peer`.
+    Within an instance, no session key is needed; for a conversation over the network, `set_peer` stores the keys again.
     """
     connection.execute(_BIND, (far_broker_instance, endpoint_id))
 
@@ -348,7 +348,7 @@ def set_remote_certificate(connection: Connection, side: tuple[bytes, bool], fin
 
 
 def set_peer(connection: Connection, endpoint: ConversationEndpoint) -> None:
-    """Records that the remote endpoint was reached over the network: its peer and certificate, and the keys of both sides."""
+    """Records that the remote endpoint was reached over the network: its peer and certificate, and the keys of both directions."""
     peer = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)
     connection.execute(_SET_PEER, (*peer, endpoint.endpoint_id))
 

@@ -95,7 +95,7 @@ class DatabaseFile:
             with storage_errors(path, waited=file.lock_timeout):
                 file.connections.give_back(file.connections.take(wait=file.lock_timeout, create=True))
             with file.write() as connection:
-                check_empty(connection, path)  # another process may have created it meanwhile
+                check_empty(connection, path)  # another process may have created it since the check
                 connection.pragma("application_id", APPLICATION_ID)
                 _migrate(connection, migrations, 0)
                 if fill is not None:
@@ -122,7 +122,7 @@ class DatabaseFile:
             if version < len(migrations):
                 with file.write() as connection:
                     version = connection.pragma("user_version")
-                    if 0 <= version < len(migrations):  # no other process has migrated it meanwhile
+                    if 0 <= version < len(migrations):  # no other process has migrated it since the check
                         with storage_errors(path, is_internal=True):
                             _check_tables(connection, migrations, path)
                             _migrate(connection, migrations, version)
@@ -294,7 +294,7 @@ class DatabaseFile:
         """Moves all commits from the write-ahead log into the file itself, so that the file is complete without its `-wal`."""
         may_wait = busy_handler(self.lock_timeout)
         with self._reader() as connection:
-            # The first column tells whether the file was busy; SQLite does not wait for checkpoints of other processes.
+            # The first column contains whether the file was busy; SQLite does not wait for checkpoints of other processes.
             while single_row(connection, "PRAGMA wal_checkpoint(TRUNCATE)")[0]:
                 if not may_wait(0):
                     raise LockTimeoutError(
@@ -303,10 +303,10 @@ class DatabaseFile:
                     )
 
     def check_writable(self) -> None:
-        """Tries the smallest possible write, because the writes of other processes may fail while this process writes nothing.
+        """Tries the smallest possible write: the writes of other processes may fail while this process writes nothing.
 
-        After a failure, the next test is later: the write that failed may have been larger and is retried by its caller; while the
-        retries fail, a small write would prove nothing.
+        After a failure, the next test is later. The write that failed may have been larger, and its caller retries it; while the
+        retries fail, the success of a small write does not mean that the disk works.
         """
         now = time.monotonic()
         due = self._checked_at + WRITE_CHECK_INTERVAL if self.failure is None else self.failed_at + WRITE_RETRY_AFTER
@@ -336,7 +336,7 @@ class DatabaseFile:
     def read_failure(self) -> str | None:
         """Why the file could not be read recently; None if no failure is known.
 
-        A later successful read proves nothing, because only a part of the file may be damaged.
+        A later successful read does not end the failure, because possibly only a part of the file is damaged.
         """
         is_recent = time.monotonic() - self._read_failed_at < WRITE_RETRY_AFTER
         return f"could not be read: {self._read_error}" if is_recent else None

@@ -1,4 +1,4 @@
-"""Leases and waits of conversation groups, which keep the messages of a group from RECEIVE.
+"""Leases and waits of conversation groups. While either is in force, RECEIVE does not return the messages of the group.
 
 A group is leased while a job has its messages, and waits until a scheduled time or a retry. Both are rows of `ssb_group_leases`; a wait
 has no `lease_id`. The ready messages of a group that waits are hidden until the wait is freed.

@@ -60,7 +60,7 @@ class MessageType:
 
 @dataclass(frozen=True, slots=True)
 class ContractMessage:
-    """Which side may send a message type under a contract."""
+    """Which endpoint may send a message type under a contract."""
 
     message_type_id: int
     is_sent_by_initiator: bool
@@ -227,7 +227,7 @@ class Objects:
             )
             if any(expected not in (None, actual) for expected, actual in criteria):
                 continue
-            # The contract weighs more than the local service, which weighs more than the remote service.
+            # A matching contract takes precedence over a matching local service, and this over a matching remote service.
             weight = sum(rank for rank, (expected, _) in zip((4, 2, 1), criteria, strict=True) if expected is not None)
             if weight > best:
                 best, best_level = weight, one.priority

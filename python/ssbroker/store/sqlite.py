@@ -210,7 +210,7 @@ def free_bytes(path: Path) -> int | None:
         found = os.statvfs(path.parent)
     except OSError:
         return None
-    if not found.f_blocks:  # the file system does not know
+    if not found.f_blocks:  # the file system does not report sizes
         return None
     return (found.f_bavail if os.geteuid() else found.f_bfree) * found.f_frsize
 
@@ -380,7 +380,7 @@ def _connection_class() -> type[Connection]:
                 cast("Callable[[apsw.Connection, str, None], bool]", self.exec_trace)(self, "blob_open", None)
             return super().blob_open(*args, **kwargs)
 
-        def close(self, force: bool = False) -> None:  # noqa: FBT001, FBT002  # as apsw has it
+        def close(self, force: bool = False) -> None:  # noqa: FBT001, FBT002  # apsw's signature
             if not force and self.exec_trace is not None:  # an application has the connection
                 raise BrokerError(
                     f"{self.filename}: the connection of a `with` block cannot be closed, because others use it after the block; leave the block instead"

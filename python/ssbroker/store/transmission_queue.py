@@ -101,7 +101,7 @@ def transmission_id_of(connection: Connection, side: tuple[bytes, bool], number:
 def read_body_ranges(connection: Connection, transmission_id: int, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
     """Reads byte ranges of the body of a message in the transmission queue; ranges beyond the end are truncated.
 
-    All ranges use one blob handle, because SQLite walks to each range from the start of the body.
+    All ranges use one blob handle, because SQLite finds each range by reading from the start of the body.
     """
     parts: list[bytes] = []
     with connection.blob_open("main", "ssb_transmission_queue", "message_body", transmission_id, False) as blob:

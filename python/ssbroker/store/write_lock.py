@@ -30,7 +30,7 @@ def calling_for(thread: int, task: int) -> Iterator[None]:
 
 
 def holder_of_caller() -> int:
-    """Returns who will hold the lock for the caller of this package: this thread, or a generator that it executes.
+    """Returns the holder of the lock for the caller of this package: this thread, or a generator that it executes.
 
     A suspended generator may be resumed in another thread, while this thread does something else that may wait for the lock: web frameworks
     do so with generators that open a transaction for a request.

@@ -113,7 +113,7 @@ class EndpointRecord:
 
 
 class MemoryDialogStorage:
-    """Dialog storage in memory. A call of `commit` takes the place of a transaction; uncommitted changes are not visible.
+    """Dialog storage in memory. A call of `commit` represents a transaction; uncommitted changes are not visible.
 
     Endpoints are never removed, so `BatchChanges.with_duplicates` has no effect.
 

@@ -29,7 +29,7 @@ class Faults:
         reordering: The share of fragments that are delayed, so that other fragments overtake them.
         delay: The maximum delay of reordered fragments, in seconds.
         corruption: The share of fragments in which one bit of any field is flipped.
-        partitions: How many times a minute an instance is cut off from the other instances.
+        partitions: How many times a minute the connection between the instances is interrupted.
         one_way: The share of partitions that affect only one direction.
         partition_seconds: The maximum duration of a partition, in seconds.
         outage_period: The interval between network outages, in seconds; 0 for none.
@@ -86,7 +86,7 @@ class Faults:
             >>> Faults.from_seed(7) == Faults.from_seed(7) != Faults.from_seed(8)
             True
         """
-        random = Random(f"faults {seed}")  # noqa: S311 - chance that can be repeated
+        random = Random(f"faults {seed}")  # noqa: S311 - the results must be reproducible
 
         def share(most: float, *, rare: bool = False) -> float:
             return round(random.uniform(0, most), 4) if random.random() < (0.4 if rare else 0.8) else 0.0

@@ -37,7 +37,7 @@ def run_seeds(first: int, number: int, *, dialogs: int = 6, messages: int = 12) 
         first: The first seed.
         number: The number of seeds.
         dialogs: The number of dialogs in each simulation.
-        messages: How many messages each side of a dialog sends.
+        messages: How many messages each endpoint of a dialog sends.
 
     Yields:
         The simulations as they finish.
@@ -61,7 +61,7 @@ def run_messages(
         first: The first seed.
         number: The minimum number of messages.
         dialogs: The number of dialogs in each simulation.
-        messages: How many messages each side of a dialog sends.
+        messages: How many messages each endpoint of a dialog sends.
 
     Yields:
         The simulations as they finish.

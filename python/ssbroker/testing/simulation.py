@@ -35,7 +35,7 @@ class SimulatedInstance:
         name: The name on the network.
         settings: The protocol settings.
         random: The random number generator.
-        engine: Creates the protocol engine; a test may pass a faulty one.
+        engine: Creates the protocol engine; a test can pass a faulty engine.
         storage: Creates the storage from the name; by default, in memory.
 
     Examples:
@@ -75,7 +75,7 @@ class SimulatedInstance:
         return made
 
     def crash(self) -> None:
-        """Loses all uncommitted state and restarts."""
+        """Discards all uncommitted state and restarts."""
         self.crashes += 1
         self.dialogs = self._start_engine()
 
@@ -196,7 +196,7 @@ class SimulationResult:
         )
 
     def compare(self, sent: Sequence[Sent], received: Sequence[StoredMessage], *, what: str) -> None:
-        """Compares the messages that one side sent with those that the other side received, and adds the differences.
+        """Compares the messages that one endpoint sent with those that the other endpoint received, and adds the differences.
 
         Args:
             sent: The messages as sent, all of them different.
@@ -225,7 +225,7 @@ class SimulationResult:
         self.messages += len(sent)
         self.lost += len(sent) - len(seen)
         if counts != (self.lost, self.duplicated, self.out_of_order, self.altered):
-            self.problems.append(f"{what}: {len(sent)} sent, {len(received)} came out")
+            self.problems.append(f"{what}: {len(sent)} sent, {len(received)} received")
 
     def add(self, other: Self) -> None:
         """Adds the result of another simulation.
@@ -272,7 +272,7 @@ _YEAR_2026: Final = 1_767_225_600 * SECOND
 
 @dataclass(slots=True)
 class SendPlan:
-    """The messages that one side of a dialog sends.
+    """The messages that one endpoint of a dialog sends.
 
     Attributes:
         node: The instance.
@@ -293,12 +293,12 @@ class Simulation:
     Args:
         seed: The seed that determines the simulation.
         dialogs: The number of dialogs.
-        messages: How many messages each side of a dialog sends; the last message ends the dialog.
+        messages: How many messages each endpoint of a dialog sends; the last message ends the dialog.
         faults: The faults; by default, drawn from the seed.
         settings: The protocol settings; by default, drawn from the seed.
         faulty_seconds: How long faults occur, in virtual seconds.
         sending_seconds: How long applications send, in virtual seconds; by default, two thirds of `faulty_seconds`.
-        engine: Creates the protocol engines; a test may pass a faulty one.
+        engine: Creates the protocol engines; a test can pass a faulty engine.
         storage: Creates the storage of an instance from its name; by default, in memory.
 
     Raises:
@@ -334,7 +334,7 @@ class Simulation:
                 raise OptionError(f"{name}: expected {kind.__name__}(...), got {given!r:.80}")
         self.seed = seed
         self.faults = Faults.from_seed(seed) if faults is None else faults
-        self._random = random = Random(f"simulation {seed}")  # noqa: S311 - chance that can be repeated
+        self._random = random = Random(f"simulation {seed}")  # noqa: S311 - the results must be reproducible
         self.settings = _random_settings(random) if settings is None else settings
         self._nodes = {
             name: SimulatedInstance(name, self.settings, random, engine=engine, storage=storage) for name in ("A", "B")
@@ -360,7 +360,7 @@ class Simulation:
         while not self._has_drained():
             if self._now > self._faulty_until + DRAIN_SECONDS_MAX * SECOND:
                 result.undrained = 1
-                result.problems.append(f"{self}: not drained")
+                result.problems.append(f"{self}: not all messages arrived in time")
                 break
             if self._network.faults is not self.faults or self._now < self._faulty_until:
                 self._inject_faults()

@@ -1,4 +1,4 @@
-"""The stream of states and events that open pages read; it exists only while a page is open."""
+"""The stream of states and events for open pages. States are created and events collected only while a page is open."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ EVENTS: Final = (
 )
 """The events that a page shows: the events in the log. Other events occur for each message, and subscribing to them would slow down each message."""
 EVENTS_MAX: Final = 200
-"""The number of events that are kept; a page that falls behind misses the oldest events."""
+"""The maximum number of events that are kept; a page that reads too slowly misses the oldest events."""
 PAGES_MAX: Final = 16
-"""The number of pages that can be open at the same time."""
+"""The maximum number of pages that can be open at the same time."""
 _EVENT_INTERVAL: Final = 0.25
 _HEARTBEAT: Final = 10.0
 _TEXT_MAX: Final = 500

@@ -152,7 +152,7 @@ def utc_text(seconds: float) -> str:
 
 
 def cause_and_remedy(status: str) -> tuple[str | None, str | None]:
-    """Returns the likely cause of a transmission status, and the remedy; None for unknown values."""
+    """Returns the likely cause of a transmission status, and the remedy; (None, None) if the status has no known cause."""
     found = cause_of(status)
     return (None, None) if found is None else (found.cause, found.remedy)
 
@@ -162,7 +162,7 @@ def explain_waiting(
 ) -> dict[str, Any]:
     """Explains the oldest undelivered message for a service in the transmission queue of a database.
 
-    With `transmission_status`, messages with this status come first; they may have got another one meanwhile.
+    With `transmission_status`, explains the oldest message with this status; if no message has it any more, the oldest message.
 
     Raises:
         UnknownDatabaseError: The database does not exist.
@@ -190,7 +190,8 @@ def explain_waiting(
     )
     if found is None:
         raise InputError(
-            f"no undelivered messages for service {to_service_name!r} in {database!r}", value=to_service_name
+            f"no undelivered messages for service {to_service_name!r} in {database!r}; they may have been delivered since",
+            value=to_service_name,
         )
     explanation = instance.router().explain(
         to_service_name,

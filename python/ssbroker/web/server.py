@@ -298,7 +298,7 @@ def _failure(request: Request, error: Exception) -> Response:
 
 
 class _Stream(StreamingResponse):
-    """A response that closes its generator, however it ends."""
+    """A response that closes its generator even if the client disconnects or an error occurs."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(cast("AsyncGenerator[str]", self.body_iterator)):
@@ -410,7 +410,7 @@ class _Deadlines:
             self._open[tuple(client)] = found[0], time.monotonic() + 6 * self._seconds
 
     def closed(self, transport: _Transport) -> None:
-        """Forgets a connection."""
+        """Removes the deadline of a closed connection."""
         for client, (each, _) in list(self._open.items()):
             if each is transport:
                 del self._open[client]
