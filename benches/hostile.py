@@ -65,7 +65,7 @@ def without_greetings(messages: pa.Table) -> pa.Table:
 
 
 def first_fragments(rng: np.random.Generator, count: int) -> pa.Table:
-    """Returns the first of eight fragments, each of another conversation."""
+    """Returns fragments that are the first of eight, each of a different conversation."""
     return _hostile(rng, ids=_ids(rng, count), numbers=np.zeros(count, np.int64), counts=np.full(count, 8))
 
 

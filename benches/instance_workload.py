@@ -2,7 +2,7 @@
 
 Six databases, one of them disabled. Of the routes, 60% have a network address, of which an eighth have a mirror; 25% are LOCAL to services
 that one, three or no database has; 10% name one of several broker ids; 5% expire, half of them before `NOW`. `Shipping` takes next hops from
-names, `Billing` has a wildcard, and messages for a tenth of the services of `Warehouse` go round through this instance's own address. Of the
+names, `Billing` has a wildcard, and messages for a tenth of the services of `Warehouse` are routed to an address of this instance. Of the
 conversations, a fifth come from other instances, a third of these are replies; ids are text.
 """
 

@@ -38,7 +38,7 @@ def race(
 ) -> dict[str, Times]:
     """Runs all lanes `rounds` times after a warm-up round that does not count.
 
-    Lanes in `warmed` have run before; they skip the warm-up and run for the given number of rounds. Each round starts with another lane, so
+    Lanes in `warmed` have run before; they skip the warm-up and run for the given number of rounds. Each round starts with a different lane, so
     that no lane always follows the same one. Results are freed before the next lane starts, which is not timed. `cpu_seconds` returns the CPU
     time; the default is that of this process.
     """

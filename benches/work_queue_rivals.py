@@ -28,10 +28,10 @@ class WorkQueue(Protocol):
     Attributes:
         name: The name in the report.
         put_program: What a user writes to put `one` into a queue in the current folder.
-        take_program: What a user writes to take it in another process, print it, and acknowledge it.
+        take_program: What a user writes to take the message in another process, print it, and acknowledge it.
         is_shared_by_processes: Whether workers may be processes; if not, they are threads that share the queue.
         may_be_lossy: Whether the library has an option with which a power cut loses messages that were put.
-        durability: How the queue that was opened syncs, as its database or server says.
+        durability: How the opened queue syncs, as its database or server reports.
     """
 
     name: ClassVar[str]
@@ -104,7 +104,7 @@ with Instance.open("broker", create=True) as instance, instance.queue("Jobs").ta
 
 
 class PersistQueue:
-    """`get` does not lock a message against other processes, so that its workers are threads."""
+    """persist-queue. `get` does not lock a message against other processes, so the workers are threads."""
 
     name: ClassVar[str] = "persist-queue"
     put_program: ClassVar[str] = """
@@ -192,7 +192,7 @@ queue.done(message.message_id)
 
 
 class DiskCache:
-    """`pull` removes a message when it is taken: it has no acknowledgement, and a killed worker loses its message."""
+    """diskcache. `pull` removes a message when it is taken: there is no acknowledgement, and a killed worker loses its message."""
 
     name: ClassVar[str] = "diskcache"
     put_program: ClassVar[str] = """
@@ -232,7 +232,7 @@ print(body)
 
 
 class Huey:
-    """Its storage in SQLite. A message is a call of a task; it is removed when it is taken, as in diskcache."""
+    """huey with its storage in SQLite. A message is a call of a task; it is removed when it is taken, as in diskcache."""
 
     name: ClassVar[str] = "huey (SQLite)"
     put_program: ClassVar[str] = """
@@ -289,7 +289,7 @@ _POSTGRES: Final = os.environ.get("SSBROKER_BENCH_POSTGRES", "dbname=postgres")
 
 
 class Procrastinate:
-    """On PostgreSQL, whose notifications wake its workers. Arguments are JSON, so that bodies are text."""
+    """procrastinate on PostgreSQL, whose notifications wake its workers. Arguments are JSON, so bodies are text."""
 
     name: ClassVar[str] = "procrastinate"
     put_program: ClassVar[str] = f"""

@@ -1,6 +1,6 @@
 """Durable messages from one process to another: ssbroker over TLS, and common servers.
 
-Each side is a process. A message counts as sent once it is on disk, and as received once the receiving transaction is on disk.
+The sender and each receiver are processes. A message counts as sent once it is on disk, and as received once the receiving transaction is on disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benches.queue_rivals import Message
 
 
 class Sender(Protocol):
-    """The sending side."""
+    """The sender of a contender."""
 
     def send(self, messages: Sequence[Message]) -> None:
         """Sends messages in one transaction."""
@@ -24,7 +24,7 @@ class Sender(Protocol):
 
 
 class Receiver(Protocol):
-    """The receiving side."""
+    """A receiver of a contender."""
 
     def receive(self, max_messages: int) -> list[bytes]:
         """Receives at most `max_messages` messages in one transaction; waits briefly for the first."""
@@ -35,13 +35,13 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The setup of both sides.
+    """The setup of the sender and the receivers.
 
     Attributes:
         folder: An empty folder.
         conversations: The number of conversations.
         receivers: The number of receivers; conversations are distributed among them round robin.
-        batch: The most messages in a transaction.
+        batch: The maximum number of messages in a transaction.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class Rival(Protocol):
     def name(self) -> str: ...
 
     def prepare(self, setting: Setting) -> None:
-        """Prepares both sides.
+        """Prepares the sender and the receivers.
 
         Raises:
             Missing: A server or library is not available.

@@ -1,4 +1,4 @@
-"""ssbroker: an instance for each side with TLS between them, durable at both ends; messages in order and exactly once per dialog."""
+"""ssbroker: an instance for the sender and one for each receiver, with TLS; messages are durable at both ends, and arrive in order and exactly once."""
 
 from __future__ import annotations
 

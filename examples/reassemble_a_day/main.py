@@ -97,7 +97,7 @@ def with_other_values(fragments: pa.Table, name: str, rows: list[int], change: A
 
 
 def arrived(fragments: pa.Table, count: int, source: random.Random) -> pa.Table:
-    """Returns the fragments as they arrive: in another order, with some of the first `count` duplicated, damaged or lost."""
+    """Returns the fragments as they arrive: in a different order, with some of the first `count` duplicated, damaged or lost."""
     picked = source.sample(range(count), count * (DUPLICATED + DAMAGED + LOST) // 10_000)
     duplicated = picked[: count * DUPLICATED // 10_000]
     damaged = picked[len(duplicated) : len(duplicated) + count * DAMAGED // 10_000]
