@@ -16,10 +16,13 @@ from rich.console import Console
 
 from ssbroker import Catalog, Instance
 from ssbroker.cli.compare import print_comparison
+from ssbroker.cli.lint import print_findings
 from ssbroker.diagnose import (
     CODES,
     Change,
     Comparison,
+    Finding,
+    Findings,
     Fleet,
     compare,
     html_report,
@@ -28,6 +31,7 @@ from ssbroker.diagnose import (
     reachability_changes,
     trace,
 )
+from ssbroker.diagnose.findings import Subject
 from tests.cli.conftest import NOW, NOW_TEXT, Run, conversations
 
 NORTH = """-- ssbroker: addresses=TCP://north:4022
@@ -866,6 +870,30 @@ def test_lint_prints_the_same_advice_for_several_findings_once(tmp_path: Path, r
     assert f"\n    For these 3: {advice}\n" in run("lint", script).out
     script.write_text(bad.format("A"))
     assert f"\n    {advice}\n" in run("lint", script).out
+
+
+def test_lint_prints_the_same_remedy_once_although_another_finding_is_between(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    remedies = {"A": "Drop it.", "B": "Create it.", "C": "Drop it."}
+    findings = [
+        Finding(
+            code="SSB002",
+            severity="warning",
+            instance="NORTH",
+            database="Sales",
+            subject=Subject("route", name),
+            message="is never used",
+            remedy=remedy,
+        )
+        for name, remedy in remedies.items()
+    ]
+    print_findings(Findings(findings), Console(width=100), folders=[], routes=None, unchecked=[])
+    where = '  - NORTH/Sales/route "{}": is never used'.format
+    shown = [where("A"), where("C"), "    For these 2: Drop it.", where("B"), "    Create it."]
+    assert capsys.readouterr().out.splitlines()[2:7] == shown
+    html = html_report(Fleet({}), findings=Findings(findings), at=NOW)
+    assert (html.count("<pre>Drop it.</pre>"), html.count("For these 2 findings:")) == (1, 1)
 
 
 def test_instance_of_a_conversation_is_named_with_its_row(folder: Path, run: Run, tmp_path: Path) -> None:

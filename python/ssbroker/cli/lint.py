@@ -217,7 +217,7 @@ def print_findings(
     found: Findings, console: Console, *, folders: Sequence[Path], routes: str | None, unchecked: Sequence[str]
 ) -> None:
     """Prints the findings grouped by code, the most severe first, and the checks that were not made; those of `routes` have their own line."""
-    from ssbroker.diagnose.findings import CODES, severity_count  # noqa: PLC0415 - keeps --help fast
+    from ssbroker.diagnose.findings import CODES, by_remedy, severity_count  # noqa: PLC0415 - keeps --help fast
 
     def line(text: str, style: str = "") -> None:
         print_prose(console, text, style)
@@ -226,11 +226,10 @@ def print_findings(
         findings = list(group)
         line(f"{code} {severity}: {CODES[code].title}", _COLOURS[severity])
         line(f"  {CODES[code].why}")
-        for remedy, same in groupby(findings[:_SHOWN_FINDINGS_MAX], key=lambda finding: finding.remedy):
-            remedied = list(same)
-            for finding in remedied:
+        for same in by_remedy(findings[:_SHOWN_FINDINGS_MAX]):
+            for finding in same:
                 line(f"  - {finding.where}{_position(finding, folders)}: {finding.message}")
-            line(f"    {'' if len(remedied) == 1 else f'For these {len(remedied)}: '}{remedy}", "dim")
+            line(f"    {'' if len(same) == 1 else f'For these {len(same)}: '}{same[0].remedy}", "dim")
         if len(findings) > _SHOWN_FINDINGS_MAX:
             line(f"  - and {len(findings) - _SHOWN_FINDINGS_MAX:,} more; --json lists all")
         line("")

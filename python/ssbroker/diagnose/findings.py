@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, overload
 
@@ -563,6 +563,14 @@ class Findings(Sequence[Finding]):
             for finding in self._findings[: notebook.ROWS_MAX]
         ]
         return notebook.section(f"{count_of(len(self), 'finding')}: {counts}", *parts, notebook.more_entries(len(self)))
+
+
+def by_remedy(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Groups the findings that have the same remedy, in the order of the first finding of each group."""
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.remedy, finding.scripts), []).append(finding)
+    return list(groups.values())
 
 
 def severity_count(severity: str, number: int) -> str:

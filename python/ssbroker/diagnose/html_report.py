@@ -22,7 +22,7 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.assumed_broker_ids import assumed_ids_of
 from ssbroker.diagnose.catalog_rows import MSDB
 from ssbroker.diagnose.compare import Comparison, not_compared_text, traffic_text
-from ssbroker.diagnose.findings import CODES, Finding, Findings, severity_count
+from ssbroker.diagnose.findings import CODES, Finding, Findings, by_remedy, severity_count
 from ssbroker.diagnose.fleet import Fleet
 from ssbroker.diagnose.html_graph import graph_data
 from ssbroker.diagnose.html_traffic import changed_services, compared_flows, sankey, traffic_flows
@@ -31,7 +31,15 @@ from ssbroker.diagnose.reachability import Start, all_services, matrix
 from ssbroker.diagnose.remedy_proofs import scripts_by_instance
 from ssbroker.diagnose.return_paths import ReturnPaths, return_path_text
 from ssbroker.diagnose.routing_graph import RoutingEnd, RoutingGraph
-from ssbroker.diagnose.trace import Trace, assumption_text, decision_text, end_text, return_failure, return_subject
+from ssbroker.diagnose.trace import (
+    Trace,
+    assumption_text,
+    decision_text,
+    end_text,
+    return_failure,
+    return_subject,
+    sending_verb,
+)
 
 _LIBRARIES: Final = ("cytoscape.min.js", "dagre.min.js")
 _LICENSES: Final = "LICENSES.txt"
@@ -209,7 +217,7 @@ def _findings(lint_findings: Findings, *, is_fleet: bool) -> str:
         parts.append(
             f'<details open class="code {severity}"><summary><span class="badge">{severity}</span><b>{code}</b> '
             f"{escaped(CODES[code].title)} ({len(group):,})</summary>"
-            f'<p class="dim">{escaped(CODES[code].why)}</p>{_collapsed_list([_finding(each, is_fleet=is_fleet) for each in group[:_SHOWN_MAX]])}{_omitted_count(len(group))}</details>'
+            f'<p class="dim">{escaped(CODES[code].why)}</p>{_collapsed_list([_findings_of_remedy(each, is_fleet=is_fleet) for each in by_remedy(group[:_SHOWN_MAX])])}{_omitted_count(len(group))}</details>'
         )
     return "".join(parts)
 
@@ -221,15 +229,18 @@ def _collapsed_list(items: list[str]) -> str:
     return "".join(items[:_OPEN_MAX]) + folded
 
 
-def _finding(finding: Finding, *, is_fleet: bool) -> str:
+def _findings_of_remedy(same: list[Finding], *, is_fleet: bool) -> str:
+    """Returns findings that have the same remedy, followed by this remedy."""
+    heading = "" if len(same) == 1 else f'<p class="dim">For these {len(same)} findings:</p>'
+    return f'<div class="finding">{"".join(map(_finding, same))}{heading}{_remedy(same[0], is_fleet=is_fleet)}</div>'
+
+
+def _finding(finding: Finding) -> str:
     position = ""
     if finding.line is not None:
         name = PurePath(finding.file).name if finding.file else ""
         position = f' <span class="dim" title="{escaped(finding.file or "")}">{escaped(name)}:{finding.line}</span>'
-    return (
-        f'<div class="finding"><div class="where">{escaped(finding.where)}{position}</div><p>{escaped(finding.message)}</p>'
-        f"{_remedy(finding, is_fleet=is_fleet)}</div>"
-    )
+    return f'<div class="where">{escaped(finding.where)}{position}</div><p>{escaped(finding.message)}</p>'
 
 
 def _remedy(finding: Finding, *, is_fleet: bool) -> str:
@@ -246,7 +257,7 @@ def _remedy(finding: Finding, *, is_fleet: bool) -> str:
 
 def _trace(trace: Trace) -> str:
     parts = [
-        f"<p>{escaped(trace.instance)}/{escaped(trace.database)} starts a conversation with <b>{escaped(trace.to_service_name)}</b>.</p>",
+        f"<p>{escaped(trace.instance)}/{escaped(trace.database)} {sending_verb(trace)} <b>{escaped(trace.to_service_name)}</b>.</p>",
         _path(trace),
     ]
     for acknowledgement in trace.acknowledgements:

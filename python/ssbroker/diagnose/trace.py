@@ -42,8 +42,7 @@ def render(trace: Trace) -> str:
 
 
 def _lines(trace: Trace) -> Iterator[str]:
-    verb = "starts a conversation with" if trace.is_initiator else "sends a reply to"
-    yield f"{_location(trace)} {verb} {quoted(trace.to_service_name)}."
+    yield f"{_location(trace)} {sending_verb(trace)} {quoted(trace.to_service_name)}."
     yield from _path(trace)
     for acknowledgement in trace.acknowledgements:
         yield ""
@@ -60,6 +59,11 @@ def _lines(trace: Trace) -> Iterator[str]:
         yield ""
         unchecked = f"whether the target permits SEND, and {more}" if trace.is_initiator else more
         yield f"Not checked, because catalogs lack the information: {unchecked}."
+
+
+def sending_verb(trace: Trace) -> str:
+    """Returns what the sender of the message does with the service that receives it."""
+    return "starts a conversation with" if trace.is_initiator else "sends a reply to"
 
 
 def assumption_text(databases: Iterable[tuple[str, str]]) -> str:
