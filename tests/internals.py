@@ -7,12 +7,12 @@ from ssbroker.broker.background import Background
 
 
 def instance_of(database: Database) -> Instance:
-    """The instance of a database."""
+    """Returns the instance of a database."""
     instance = database._activation._public.__self__  # type: ignore[attr-defined]
     assert isinstance(instance, Instance)
     return instance
 
 
 def background_of(instance: Instance) -> Background:
-    """The background work of an instance."""
+    """Returns the background work of an instance."""
     return instance._background

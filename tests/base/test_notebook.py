@@ -89,7 +89,7 @@ def test_an_explanation_shows_the_decision_first_and_then_all_steps() -> None:
 
 
 def shop(**instances: str) -> Fleet:
-    """A fleet whose NORTH sends to SOUTH, which has no route back."""
+    """Returns a fleet whose NORTH sends to SOUTH, which has no route back."""
     scripts = {
         "NORTH": "CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q;\n"
         "CREATE ROUTE Stock WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://south:4022';\n",

@@ -71,7 +71,7 @@ class InvalidValue:
     expected: str
 
     def batch(self, row: int) -> pa.RecordBatch:
-        """Conversations with the value in one row."""
+        """Returns conversations with the value in one row."""
         values = [self.valid] * row + [self.invalid] + [self.valid] * (ROWS - row - 1)
         return relaid(VALID, {self.column: replace_with(pa.array(values, self.kind))})
 

@@ -46,7 +46,7 @@ class InvalidValue:
     expected: str
 
     def batch(self, row: int) -> pa.RecordBatch:
-        """Fragments with the value in one row."""
+        """Returns fragments with the value in one row."""
         values = [self.valid] * row + [self.invalid] + [self.valid] * (ROWS - row - 1)
         return relaid(VALID, {self.column: replace_with(pa.array(values, self.kind))})
 

@@ -52,19 +52,19 @@ def drain(database: Database, queue: str = QUEUE) -> list[dict[str, Any]]:
 
 
 def contents_of(rows: pa.Table | list[dict[str, Any]]) -> list[bytes | str]:
-    """The bodies of messages; for system messages, their type."""
+    """Returns the bodies of messages; for system messages, their type."""
     listed = rows.to_pylist() if isinstance(rows, pa.Table) else rows
     return [SHORT.get(row["message_type_name"]) or row["message_body"] for row in listed]
 
 
 def handle_of(rows: pa.Table | list[dict[str, Any]]) -> uuid.UUID:
-    """The handle of the first message's conversation, at the receiver."""
+    """Returns the handle of the first message's conversation, at the receiver."""
     listed = rows.to_pylist() if isinstance(rows, pa.Table) else rows
     return uuid.UUID(bytes=listed[0]["conversation_handle"])
 
 
 def pair(database: Database) -> tuple[uuid.UUID, uuid.UUID]:
-    """An established conversation with empty queues: the handles of initiator and target."""
+    """Returns an established conversation with empty queues: the handles of initiator and target."""
     initiator = begin(database, b"hello")
     with database.transaction() as t:
         target = handle_of(t.receive(QUEUE, conversation_handle=far_handle(database, initiator, t.connection)))
@@ -72,7 +72,7 @@ def pair(database: Database) -> tuple[uuid.UUID, uuid.UUID]:
 
 
 def far_handle(database: Database, dialog: uuid.UUID, connection: Any = None) -> uuid.UUID:
-    """The handle of the other endpoint, in the same database."""
+    """Returns the handle of the other endpoint, in the same database."""
     if connection is None:
         with database_context(database).file.read() as reader:
             return far_handle(database, dialog, reader)
@@ -89,7 +89,7 @@ def endpoint(database: Database, dialog: uuid.UUID) -> ConversationEndpoint | No
 
 
 def state(database: Database, dialog: uuid.UUID) -> str | None:
-    """The state of an endpoint; None if it does not exist."""
+    """Returns the state of an endpoint; None if it does not exist."""
     found = endpoint(database, dialog)
     return None if found is None else found.state
 
@@ -106,14 +106,14 @@ def group_of(database: Database, dialog: uuid.UUID) -> bytes:
 
 
 def waiting(database: Database) -> int:
-    """The number of messages in the transmission queue."""
+    """Returns the number of messages in the transmission queue."""
     with database_context(database).file.read() as connection:
         count: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
         return count
 
 
 def contents(database: Database, connection: Any = None) -> dict[str, list[tuple[Any, ...]]]:
-    """The content of all broker tables."""
+    """Returns the content of all broker tables."""
     if connection is None:
         with database_context(database).file.read() as reader:
             return contents(database, reader)

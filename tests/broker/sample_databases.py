@@ -25,7 +25,7 @@ class Sent(NamedTuple):
 
 
 def shop(instance: Instance, name: str = "Sales") -> Database:
-    """A database with the service `//Shop` on the queue `Replies`."""
+    """Returns a database with the service `//Shop` on the queue `Replies`."""
     database = instance.create_database(name)
     database.create_queue(REPLIES)
     database.create_service(SHOP, queue=REPLIES)
@@ -33,7 +33,7 @@ def shop(instance: Instance, name: str = "Sales") -> Database:
 
 
 def stock(instance: Instance, name: str = "Stock") -> Database:
-    """A database with the service `//Stock` on the queue `Orders`."""
+    """Returns a database with the service `//Stock` on the queue `Orders`."""
     database = instance.create_database(name)
     database.create_queue(ORDERS)
     database.create_service(STOCK, queue=ORDERS)
@@ -60,7 +60,7 @@ def received_types(database: Database, queue: str = ORDERS) -> list[str]:
 
 
 def orders(table: pa.Table) -> list[tuple[bytes, bytes]]:
-    """The handle and the body of each received message."""
+    """Returns the handle and the body of each received message."""
     return [
         (handle or b"", body or b"")
         for handle, body in zip(
@@ -78,7 +78,7 @@ def _column(database: Database, queue: str, name: str) -> list[Any]:
 
 
 def waiting(database: Database) -> list[Sent]:
-    """The rows of the transmission queue."""
+    """Returns the rows of the transmission queue."""
     with database_context(database).file.read() as connection:
         return [
             Sent(*row)
@@ -90,12 +90,12 @@ def waiting(database: Database) -> list[Sent]:
 
 
 def statuses(database: Database) -> set[str]:
-    """The error numbers in the statuses of the transmission queue."""
+    """Returns the error numbers in the statuses of the transmission queue."""
     return {row.transmission_status.split(":", maxsplit=1)[0] for row in waiting(database)}
 
 
 def states(database: Database) -> list[str]:
-    """The states of the endpoints, initiators first."""
+    """Returns the states of the endpoints, initiators first."""
     with database_context(database).file.read() as connection:
         return [
             state

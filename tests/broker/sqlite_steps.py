@@ -33,7 +33,7 @@ def counted(connection: Connection) -> Iterator[Steps]:
 
 
 def steps(database: Database, call: Callable[[], object]) -> int:
-    """The steps, in tens, of a call that runs in this thread; no other thread may use the database."""
+    """Returns the steps, in tens, of a call that runs in this thread; no other thread may use the database."""
     with database_context(database).file.read() as reader:  # the next reader gets the same connection
         pass
     with database.transaction() as t:

@@ -99,7 +99,7 @@ def test_an_existing_file_is_not_replaced(sales: Database, tmp_path: Path) -> No
 
 
 def storage_error_of(what: Callable[[], object]) -> StorageError | None:
-    """The only error that a failing disk may cause."""
+    """Returns the only error that a failing disk may cause."""
     try:
         what()
     except StorageError as error:

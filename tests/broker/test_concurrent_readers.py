@@ -51,7 +51,7 @@ def instance(tmp_path: Path, clock: Clock) -> Iterator[Instance]:
 
 
 def running() -> int:
-    """The number of readers with a thread; it is started before the commit that needs it returns."""
+    """Returns the number of readers with a thread; it is started before the commit that needs it returns."""
     return sum(thread.name.startswith("ssbroker reader") for thread in threading.enumerate())
 
 

@@ -62,7 +62,7 @@ def install_and_request(sales: Database, instance: Instance, directory: Path) ->
 
 
 def configured_routes(database: Database) -> list[tuple[str, object, str, object]]:
-    """The configured routes: service, broker id, address, expiry time."""
+    """Returns the configured routes: service, broker id, address, expiry time."""
     return [
         (row["remote_service_name"], row["broker_instance"], row["address"], row["lifetime"])
         for row in instance_of(database).view("sys.routes", database.name).to_pylist()

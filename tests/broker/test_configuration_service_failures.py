@@ -40,7 +40,7 @@ class Unforeseen:
 
 
 def unreadable(database: Database) -> TableDirectory:
-    """A table with a row that is not text."""
+    """Returns a table with a row that is not text."""
     with database.transaction() as t:
         t.connection.execute("CREATE TABLE place (service_name, broker_instance, address, mirror_address, lifetime)")
         t.connection.execute("INSERT INTO place VALUES ('//Stock', NULL, 'LOCAL', NULL, NULL)")

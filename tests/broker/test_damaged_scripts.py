@@ -20,7 +20,7 @@ WORDS = SCRIPT.split()
 
 
 def damaged(rng: random.Random) -> str:
-    """The script with some words lost, duplicated, exchanged or truncated."""
+    """Returns the script with some words lost, duplicated, exchanged or truncated."""
     words = list(WORDS)
     for _ in range(rng.randint(1, 4)):
         at, other = rng.randrange(len(words)), rng.randrange(len(words))

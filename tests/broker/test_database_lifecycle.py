@@ -32,7 +32,7 @@ OPTIONS = ["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVER
 
 
 def copy_of(instance: Instance, name: str) -> Path:
-    """A backup of a database's file."""
+    """Returns a backup of a database's file."""
     path = instance.database(name).path
     instance.detach_database(name)
     target = path.with_name("copy.sqlite")
@@ -42,7 +42,7 @@ def copy_of(instance: Instance, name: str) -> Path:
 
 
 def listed(instance: Instance) -> dict[str, tuple[bytes, bool]]:
-    """The state of each database in the list."""
+    """Returns the state of each database in the list."""
     with database_context(instance.msdb).file.read() as connection:
         rows = connection.execute("SELECT name, service_broker_guid, is_broker_enabled FROM ssb_databases")
         return {name: (guid, bool(enabled)) for name, guid, enabled in rows}

@@ -44,7 +44,7 @@ def begin(database: Database, service: str, *bodies: bytes) -> uuid.UUID:
 
 
 def states(database: Database) -> dict[tuple[str, bool], str]:
-    """The state of each endpoint, by its service and side."""
+    """Returns the state of each endpoint, by its service and side."""
     with database_context(database).file.read() as connection:
         rows = connection.execute(
             "SELECT name, is_initiator, state FROM ssb_conversation_endpoints JOIN ssb_services USING (service_id)"
@@ -53,7 +53,7 @@ def states(database: Database) -> dict[tuple[str, bool], str]:
 
 
 def waiting(database: Database) -> int:
-    """The number of messages in the transmission queue."""
+    """Returns the number of messages in the transmission queue."""
     with database_context(database).file.read() as connection:
         found: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
     return found

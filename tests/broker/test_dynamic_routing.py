@@ -43,7 +43,7 @@ def stock(instance: Instance) -> Database:
 
 
 def requests(database: Database) -> list[MissingRoute]:
-    """The requests in the queue of the configuration service; they stay there."""
+    """Returns the requests in the queue of the configuration service; they stay there."""
     found = instance_of(database).view(CONFIG, database.name)
     return [
         MissingRoute.read(body)

@@ -27,7 +27,7 @@ def step(instance: Instance, number: int, rng: random.Random) -> list[int]:
 
 
 def storage_error_of(what: Callable[[], object]) -> StorageError | None:
-    """The only error that a failing disk may cause."""
+    """Returns the only error that a failing disk may cause."""
     try:
         what()
     except StorageError as error:

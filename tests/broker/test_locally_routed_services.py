@@ -26,7 +26,7 @@ AWAY = "TCP://away.example:4022"
 
 
 def objects_of(world: World, database: str, guid: UUID, *, is_enabled: bool) -> Objects:
-    """The objects of a database of a world."""
+    """Returns the objects of a database of a world."""
     routes = [
         Route(
             route.route_id or 0,
@@ -53,7 +53,7 @@ def objects_of(world: World, database: str, guid: UUID, *, is_enabled: bool) -> 
 
 
 def conversation_within(service: str, database: str, guid: UUID, *, is_initiator: bool) -> Conversation:
-    """A conversation within a database that names its broker id."""
+    """Returns a conversation within a database that names its broker id."""
     return Conversation(
         to_service_name=service,
         database=database,

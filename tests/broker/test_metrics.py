@@ -36,7 +36,7 @@ def metrics(instance: Instance) -> Iterator[Metrics]:
 
 
 def numbers(metrics: Metrics) -> dict[str, float]:
-    """All samples, by name and labels."""
+    """Returns all samples, by name and labels."""
     found = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:

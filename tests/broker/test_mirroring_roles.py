@@ -30,14 +30,14 @@ def stock(instance: Instance) -> Database:
 
 
 def role_of(instance: Instance, broker_instance: bytes) -> tuple[MirroringRole, int]:
-    """The role that the instance reports for a database."""
+    """Returns the role that the instance reports for a database."""
     mirrors = MirroredRoutes(instance_context(instance), Mock(), changed=lambda _: None)
     (role,) = mirrors.mirroring_roles([broker_instance])
     return role
 
 
 def mirroring_rows(instance: Instance) -> dict[str, tuple[int, str, int]]:
-    """The row of each database in `sys.database_mirroring`."""
+    """Returns the row of each database in `sys.database_mirroring`."""
     rows = instance.view("sys.database_mirroring").to_pylist()
     names = {database.database_id: database.name for database in instance.databases}
     return {

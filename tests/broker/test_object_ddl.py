@@ -15,7 +15,7 @@ from ssbroker.store.objects import Objects
 
 
 def error_number(database: Database, call: Callable[[], object]) -> int | None:
-    """The error number of a rejected call, which must change nothing."""
+    """Returns the error number of a rejected call, which must change nothing."""
     before = database_context(database).objects()
     with pytest.raises(BrokerError) as error:
         call()

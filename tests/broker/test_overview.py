@@ -22,7 +22,7 @@ BODY = b"one chair more" * 300
 
 
 def pages_read(database: Database, query: Callable[[Connection], object]) -> int:
-    """The number of pages that a query reads on a new connection."""
+    """Returns the number of pages that a query reads on a new connection."""
     connection: Any = apsw.Connection(str(database.path))
     connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS, True)
@@ -144,6 +144,6 @@ def test_the_messages_of_a_lease_that_has_ended_are_ready(instance: Instance, sa
 
 
 def counts(instance: Instance, queue: str) -> tuple[int, int, int, int | None]:
-    """The numbers of ready, waiting and leased messages of a queue, and the age of the oldest ready one."""
+    """Returns the numbers of ready, waiting and leased messages of a queue, and the age of the oldest ready one."""
     (row,) = (row for row in overview_of(instance)["queues"] if row["queue"] == f"dbo.{queue}")
     return row["ready"], row["waiting"], row["leased"], row["oldest_seconds"]

@@ -22,7 +22,7 @@ def needed(monitor: QueueMonitor, *, has_messages: bool = True, waiting: int = 0
 
 
 def receiving(*, readers: int, max_readers: int) -> QueueMonitor:
-    """A queue whose readers have all received something."""
+    """Returns a queue whose readers have all received something."""
     monitor = QueueMonitor(max_queue_readers=max_readers)
     for _ in range(readers):
         monitor.started(now=NOW)

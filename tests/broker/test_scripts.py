@@ -49,7 +49,7 @@ GO
 
 
 def warnings_of(instance: Instance, script: str) -> list[str]:
-    """The warnings of a script."""
+    """Returns the warnings of a script."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         instance.execute(script, file="x.sql")
@@ -59,7 +59,7 @@ def warnings_of(instance: Instance, script: str) -> list[str]:
 
 
 def refused(instance: Instance, script: str) -> DdlError:
-    """The error that a script raises."""
+    """Returns the error that a script raises."""
     with pytest.raises(DdlError) as error:
         instance.execute(script, file="x.sql")
     return error.value

@@ -36,13 +36,13 @@ def keyed(sales: Database) -> Database:
 
 
 def rows(database: Database, view: str, *columns: str) -> list[Any]:
-    """Some columns of a view; one column as plain values."""
+    """Returns some columns of a view; one column as plain values."""
     table = instance_of(database).view(view, database.name).select([*columns]).to_pylist()
     return [next(iter(row.values())) if len(columns) == 1 else tuple(row.values()) for row in table]
 
 
 def error_number(call: Callable[[], object]) -> int | None:
-    """The error number of a rejected call."""
+    """Returns the error number of a rejected call."""
     with pytest.raises(BrokerError) as caught:
         call()
     return caught.value.number

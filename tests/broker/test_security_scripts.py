@@ -28,7 +28,7 @@ def keyed(sales: Database) -> Database:
 
 
 def granted(database: Database) -> dict[str, str]:
-    """The permission to send to the service, by user."""
+    """Returns the permission to send to the service, by user."""
     names = {row["principal_id"]: row["name"] for row in rows(database, "sys.database_principals")}
     number = database_context(database).objects().services[TARGET].service_id
     permissions = rows(database, "sys.database_permissions")
@@ -36,7 +36,7 @@ def granted(database: Database) -> dict[str, str]:
 
 
 def rows(database: Database, view: str) -> list[dict[str, Any]]:
-    """The rows of a view."""
+    """Returns the rows of a view."""
     found: list[dict[str, Any]] = instance_of(database).view(view, database.name).to_pylist()
     return found
 

@@ -81,7 +81,7 @@ def catalog(tmp_path: Path) -> Path:
 
 
 def conversations(rows: int, *, seed: int = 7) -> pa.Table:
-    """Conversations of every kind that the network knows, with extra columns."""
+    """Returns conversations of every kind that the network knows, with extra columns."""
     source = random.Random(seed)
     services = ["//Stock", "//Ledger", "//Copied", "//Orders", "//Nowhere", 'with "quotes", and\nmore']
     kinds = [(database, service) for database in ("Sales", "Billing", None) for service in services]
@@ -102,13 +102,13 @@ def conversations(rows: int, *, seed: int = 7) -> pa.Table:
 
 
 def expected_decisions(catalog: Path, table: pa.Table, **options: Any) -> list[dict[str, Any]]:
-    """The decisions of the Python API, with `broker_instance` as text."""
+    """Returns the decisions of the Python API, with `broker_instance` as text."""
     decisions = Router(Catalog.load(catalog), **options).route(table.combine_chunks().to_batches()[0], now=NOW)
     return [as_text(row) for row in decisions.to_pylist()]
 
 
 def as_text(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with ids as GUIDs and other bytes as hexadecimal digits."""
+    """Returns a row with ids as GUIDs and other bytes as hexadecimal digits."""
     return {name: _value_as_text(name, value) if isinstance(value, bytes) else value for name, value in row.items()}
 
 

@@ -18,7 +18,7 @@ TABLES = ("messages", "rejected", "incomplete", "acknowledgements")
 
 
 def messages(count: int, *, body_bytes: int = 300, seed: int = 7) -> pa.Table:
-    """Messages of three conversations in both directions, with extra columns."""
+    """Returns messages of three conversations in both directions, with extra columns."""
     source = random.Random(seed)
     numbers: dict[tuple[uuid.UUID, bool], int] = {}
     rows = []
@@ -39,14 +39,14 @@ def messages(count: int, *, body_bytes: int = 300, seed: int = 7) -> pa.Table:
 
 
 def shuffled(table: pa.Table, *, seed: int = 7) -> pa.Table:
-    """The rows in another order."""
+    """Returns the rows in another order."""
     order = list(range(table.num_rows))
     random.Random(seed).shuffle(order)
     return table.take(order)
 
 
 def damaged_fragments(count: int, *, seed: int = 7, **options: Any) -> pa.Table:
-    """Fragments that are shuffled, and some of them lost, duplicated, damaged or in conflict."""
+    """Returns fragments that are shuffled, and some of them lost, duplicated, damaged or in conflict."""
     table = shuffled(ssbroker.fragment(messages(count, seed=seed), max_fragment_bytes=64, **options), seed=seed)
     source = random.Random(seed)
     rows = []
@@ -62,24 +62,24 @@ def damaged_fragments(count: int, *, seed: int = 7, **options: Any) -> pa.Table:
 
 
 def expected_tables(fragments: pa.Table, **options: Any) -> dict[str, list[dict[str, Any]]]:
-    """The tables of the Python API after one push, with bytes as text."""
+    """Returns the tables of the Python API after one push, with bytes as text."""
     found = ssbroker.reassemble(fragments, **options)
     tables = (found.messages, found.rejected, found.pending, found.acknowledgements)
     return {name: rows_as_text(table) for name, table in zip(TABLES, tables, strict=True)}
 
 
 def rows_as_text(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table, with bytes as text."""
+    """Returns the rows of a table, with bytes as text."""
     return [as_text(row) for row in table.to_pylist()]
 
 
 def with_text_ids(table: pa.Table) -> pa.Table:
-    """The table with ids as text, as a tool without binary columns writes it."""
+    """Returns the table with ids as text, as a tool without binary columns writes it."""
     ids = [str(uuid.UUID(bytes=value)) for value in table["conversation_id"].to_pylist()]
     return table.set_column(table.column_names.index("conversation_id"), "conversation_id", pa.array(ids))
 
 
 def body_bytes(table: pa.Table) -> int:
-    """The total size of the bodies."""
+    """Returns the total size of the bodies."""
     total: int = pc.sum(pc.binary_length(table["message_body"])).as_py()
     return total

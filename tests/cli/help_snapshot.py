@@ -16,7 +16,7 @@ WIDTHS = (80, 140)
 
 
 def snapshot(width: int) -> Path:
-    """The file with the help at a width."""
+    """Returns the file with the help at a width."""
     return Path(__file__).with_name(f"help_{width}.txt")
 
 

@@ -50,12 +50,12 @@ _VARYING = (
 
 
 def snapshot(width: int) -> Path:
-    """The file with the screens of a width."""
+    """Returns the file with the screens of a width."""
     return Path(__file__).with_name(f"screens_{width}.txt")
 
 
 def screens(width: int) -> str:
-    """What the commands show, one after the other."""
+    """Returns what the commands show, one after the other."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "north.sql").write_text(BEFORE, encoding="utf-8")

@@ -45,7 +45,7 @@ class Terminal:
         """Everything written, with its control sequences."""
 
     def lines(self) -> list[str]:
-        """The lines of the screen, without empty ones at its end."""
+        """Returns the lines of the screen, without empty ones at its end."""
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip().splitlines()
 
     def wait(self, is_there: Callable[[list[str]], bool]) -> list[str]:

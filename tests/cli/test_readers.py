@@ -192,7 +192,7 @@ def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, catalog: Pat
 
 
 def _wide(path: Path) -> Path:
-    """A file of rows with long bodies, in one row group or batch if the format has them."""
+    """Returns a file of rows with long bodies, in one row group or batch if the format has them."""
     if path.suffix in {".csv", ".jsonl"}:
         line = f"Sales,//Stock,{WIDE_BODY}\n"
         if path.suffix == ".jsonl":

@@ -70,7 +70,7 @@ def test_every_input_and_output_format(tmp_path: Path, run: Run, source: str, ou
 
 
 def with_text_priority(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with the extra column `priority` as text, as in CSV."""
+    """Returns the rows with the extra column `priority` as text, as in CSV."""
     return [{name: str(value) if name == "priority" else value for name, value in row.items()} for row in found]
 
 

@@ -21,7 +21,7 @@ from tests.cli.spark_process import SparkProcess
 
 
 def traffic() -> pa.Table:
-    """Fragments without conflicts, whose outcome would depend on the order in which Spark reads them."""
+    """Returns fragments without conflicts, whose outcome would depend on the order in which Spark reads them."""
     table = ssbroker.fragment(messages(60), max_fragment_bytes=64, session_keys=KEYS)
     kept = shuffled(table).slice(5)
     bodies = pa.array([b"damaged"] * 3, pa.binary())

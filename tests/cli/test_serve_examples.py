@@ -19,7 +19,7 @@ FOLDER = ROOT / "examples" / "serve"
 
 
 def commands() -> list[list[str]]:
-    """The calls of `ssbroker` in the systemd unit and in the image."""
+    """Returns the calls of `ssbroker` in the systemd unit and in the image."""
     unit = (FOLDER / "ssbroker@.service").read_text(encoding="utf-8")
     image = (FOLDER / "Containerfile").read_text(encoding="utf-8")
     called = re.search(r"^ExecStart=/usr/bin/env --ignore-signal=HUP \S*/ssbroker (.*)$", unit, re.MULTILINE)

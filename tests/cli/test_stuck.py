@@ -49,20 +49,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def row(service: str, *, status: str = "NULL", broker_id: str = "", time: str = "2026-11-20 08:15:00.123") -> str:
-    """A row as SSMS writes it."""
+    """Returns a row as SSMS writes it."""
     handle = "6F9619FF-8B86-D011-B42D-00C04FC964FF"
     return f'{handle},{service},{broker_id},//Sales,DEFAULT,{time},0,DEFAULT,0,0,0x6F6E65,"{status}",5\r\n'
 
 
 def queue_file(folder: Path, *rows: str, encoding: str = "utf-8-sig", header: str = HEADER) -> Path:
-    """An export beside the folder of instances."""
+    """Returns an export beside the folder of instances."""
     path = folder.parent / "queue.csv"
     path.write_text(header + "".join(rows), encoding=encoding, newline="")
     return path
 
 
 def explained(folder: Path, *services: str, **columns: list[Any]) -> list[dict[str, Any]]:
-    """What the function returns for messages of NORTH/Sales."""
+    """Returns what the function returns for messages of NORTH/Sales."""
     queue = {"database": ["Sales"] * len(services), "to_service_name": [*services], **columns}
     return stuck(Fleet.load(folder, now=NOW), pa.table(queue), instance="NORTH", at=NOW).to_pylist()
 

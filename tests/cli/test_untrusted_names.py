@@ -16,7 +16,7 @@ NAMES = pytest.mark.parametrize(("name", "shown"), [(MARKUP, MARKUP), (CONTROL, 
 
 
 def script_with_name(path: Path, name: str, *, more: str = "") -> Path:
-    """A catalog in which every object has this name."""
+    """Returns a catalog in which every object has this name."""
     bracketed = f"[{name.replace(']', ']]')}]"
     path.write_text(
         f"CREATE DATABASE {bracketed};\nGO\nUSE {bracketed};\nCREATE QUEUE Q;\nCREATE SERVICE {bracketed} ON QUEUE Q;\n"

@@ -80,7 +80,7 @@ def test_states_as_tables(run: Run, folder: Path) -> None:
 
 
 def screen(folder: Path, *, width: int, height: int, states: int = 1) -> list[str]:
-    """What a terminal shows after a number of states."""
+    """Returns what a terminal shows after a number of states."""
     out = io.StringIO()
     console = Console(file=out, width=width, height=height, force_terminal=True, color_system=None)
     with Instance.open(folder, background=False) as instance:

@@ -60,14 +60,14 @@ _NO_SOURCE: Final = dict.fromkeys(("spark.data_source", "spark.data_source_strea
 
 
 def lowest(*extras: str) -> tuple[str, ...]:
-    """The lowest versions of what ssbroker and some of its extras require."""
+    """Returns the lowest versions of what ssbroker and some of its extras require."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     required = [*project["dependencies"], *(each for name in extras for each in project["optional-dependencies"][name])]
     return tuple(each.replace(">=", "==") for each in required)
 
 
 def pinned_groups(*names: str) -> tuple[str, ...]:
-    """The entries of the dependency groups for some libraries."""
+    """Returns the entries of the dependency groups for some libraries."""
     groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
     found = {each: re.split(r"[^\w-]", each, maxsplit=1)[0] for group in groups.values() for each in group}
     return tuple(dict.fromkeys(entry for entry, library in found.items() if library in names))
@@ -188,7 +188,7 @@ ROWS: Final = {
 
 
 def _interpreter(lane: Lane) -> str:
-    """The Python of a lane if it runs: a version manager may have a command for a Python that is not active."""
+    """Returns the Python of a lane if it runs: a version manager may have a command for a Python that is not active."""
     found = shutil.which(lane.python)
     if found is not None and subprocess.run([found, "-V"], capture_output=True, check=False).returncode == 0:
         return found
@@ -212,7 +212,7 @@ def environment(lane: Lane, folder: Path) -> Path:
 
 
 def installed(python: Path) -> dict[str, str]:
-    """The packages of an environment and their versions."""
+    """Returns the packages of an environment and their versions."""
     listed = json.loads(_pip(python, "list", "--format=json"))
     return {package["name"].lower(): package["version"] for package in listed}
 
@@ -350,7 +350,7 @@ def connect_server(python: Path) -> Iterator[str]:
 
 
 def _variables(python: Path) -> dict[str, str]:
-    """The environment variables of processes of a lane."""
+    """Returns the environment variables of processes of a lane."""
     variables = {
         **os.environ,
         "PYSPARK_PYTHON": str(python),
@@ -363,7 +363,7 @@ def _variables(python: Path) -> dict[str, str]:
 
 
 def problems(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What differs between lanes, or from what they refuse."""
+    """Returns the differences between lanes, and between a lane and what it refuses."""
     found = []
     expected: dict[str, str] = {}
     for lane, result in reversed(list(results.items())):
@@ -380,7 +380,7 @@ def problems(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def rows(lanes: Sequence[str]) -> list[list[str]]:
-    """The rows of the table for some lanes, as the lanes state them."""
+    """Returns the rows of the table for some lanes, from the definitions of the lanes."""
     return [
         [title, *("no" if any(name in LANES[lane].refused for name in features) else "yes" for lane in lanes)]
         for title, features in ROWS.items()
@@ -388,7 +388,7 @@ def rows(lanes: Sequence[str]) -> list[list[str]]:
 
 
 def page_rows() -> list[list[str]]:
-    """The rows of the table in the page."""
+    """Returns the rows of the table in the page."""
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -423,7 +423,7 @@ def main() -> int:
     wrong: list[str] = []
 
     def ready(lane: Lane) -> Path:
-        """The Python of a lane's environment, in which the wheel is installed."""
+        """Returns the Python of a lane's environment, in which the wheel is installed."""
         if lane.name == NEWEST and options.newest:
             return Path(options.newest)
         python = environment(lane, options.folder)

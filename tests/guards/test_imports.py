@@ -73,7 +73,7 @@ FILES = [path for path in python_files("python/ssbroker") if path != PACKAGE / "
 
 
 def package_of(path: Path) -> str:
-    """The package, or the module beside the packages, that a file belongs to."""
+    """Returns the package, or the module beside the packages, that a file belongs to."""
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 

@@ -57,7 +57,7 @@ def _signed_with_md5(random: Random, row: Row, _: Sequence[Row]) -> Row:
 
 
 def _signed_at_random(random: Random, row: Row, _: Sequence[Row]) -> Row:
-    """An arbitrary signature."""
+    """Returns an arbitrary signature."""
     return {**row, "header_signature": random.randbytes(16), "message_body": random.randbytes(32)}
 
 

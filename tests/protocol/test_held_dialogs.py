@@ -160,7 +160,7 @@ def test_next_hops_have_their_turns_in_rotation(engine: EngineFactory) -> None:
 
 
 def table_rows(both: Pair, *, max_rows: int) -> list[dict[str, Any]]:
-    """The rows that the initiator sends in one call."""
+    """Returns the rows that the initiator sends in one call."""
     table = both.a.dialogs.data_to_send(now=20 * SECOND, max_rows=max_rows)
     return [] if table is None else table.to_pylist()
 

@@ -201,7 +201,7 @@ def test_a_message_with_a_wrong_digest_is_dropped_completely(engine: EngineFacto
 
 
 def with_new_header_digest(row: dict[str, object]) -> dict[str, object]:
-    """A row of an unsecured conversation with a recomputed header digest."""
+    """Returns a row of an unsecured conversation with a recomputed header digest."""
     import hashlib  # noqa: PLC0415 - for this one only
 
     import pyarrow as pa  # noqa: PLC0415 - the same

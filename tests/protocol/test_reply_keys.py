@@ -14,7 +14,7 @@ SHOP, BANK = b"fingerprint of the certificate".ljust(32, b"S"), b"fingerprint of
 
 
 def full(engine: EngineFactory, *, answer: bytes = ANSWER) -> Pair:
-    """A dialog whose target answers with its own key."""
+    """Returns a dialog whose target answers with its own key."""
     engines = pair(engine, dialog={"session_key": KEY})
     engines.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, ANSWER, SHOP)
     engines.a.session_keys[CONVERSATION] = ExchangedKeys(answer, None, BANK)

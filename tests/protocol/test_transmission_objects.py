@@ -16,7 +16,7 @@ KEY = (b"one conversation", True)
 
 
 def random_object(seed: int, max_fragments: int) -> Transmission:
-    """An object with random sent and acknowledged fragments."""
+    """Returns an object with random sent and acknowledged fragments."""
     random = Random(seed)
     begins = random.choice([0, 1, 10**12])
     original = Transmission(

@@ -77,7 +77,7 @@ def test_explain_decides_like_route(tie_break: Any, name: str, database: str | N
 
 
 def keys(value: Any, seen: dict[str, set[str]], path: str = "") -> dict[str, set[str]]:
-    """The keys of each dict in a tree; lists add nothing to the path."""
+    """Returns the keys of each dict in a tree; lists add nothing to the path."""
     if isinstance(value, dict):
         seen.setdefault(path, set()).update(value)
         for key, item in value.items():

@@ -13,7 +13,7 @@ BEGINS, ENDS = datetime(2020, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC
 
 @cache
 def certified(name: str, *, ends: datetime = ENDS, bits: int = 2048) -> CertificateWithKey:
-    """The certificate of that name, with its key; the same in all tests of a process."""
+    """Returns the certificate of that name, with its key; the same in all tests of a process."""
     return make_certificate([name], Validity(BEGINS, ends), kind="RSA", bits=bits)
 
 

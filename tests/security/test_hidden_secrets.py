@@ -37,7 +37,7 @@ def classes() -> Iterator[type]:
 
 
 def shown_fields(of: type) -> list[str]:
-    """The fields in the text of an instance."""
+    """Returns the fields in the text of an instance."""
     if "__repr__" in vars(of) and not dataclasses.is_dataclass(of):
         return []
     names = (

@@ -34,7 +34,7 @@ NAMES, BASIC = x509.ObjectIdentifier("2.5.29.17"), x509.ObjectIdentifier("2.5.29
 
 
 def malformed(public: rsa.RSAPublicKey | None = None, *extensions: tuple[x509.ObjectIdentifier, bytes]) -> bytes:
-    """A certificate with that key and with extensions of these bytes."""
+    """Returns a certificate with that key and with extensions of these bytes."""
     signer = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "malformed")])
     builder = (

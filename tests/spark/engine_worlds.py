@@ -54,7 +54,7 @@ class Case:
         return catalog_of(self.world)
 
     def table(self) -> pa.Table:
-        """The conversations with the number of each row."""
+        """Returns the conversations with the number of each row."""
         batch = batch_of(self.conversations, text_guids=self.text_ids)
         table = pa.Table.from_batches([batch]).drop_columns(list(self.missing))
         return table.append_column("row", pa.array(range(len(self.conversations)), pa.int32()))
@@ -73,7 +73,7 @@ class Case:
         )
 
     def expected(self, connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-        """The decisions of the router, which are those of the oracle and of the decision table."""
+        """Returns the decisions of the router, which are those of the oracle and of the decision table."""
         options: dict[str, Any] = {"tie_break": self.tie_break, "pending_request": self.pending_request}
         router = ssbroker.Router(self.catalog, **options)
         decided = router.route(self.table(), now=self.now).to_pylist()

@@ -36,7 +36,7 @@ def session_builder() -> SparkSession.Builder:
 
 
 def world(seed: int, *, conversations: int, text_guids: bool = False) -> tuple[ssbroker.Catalog, pa.Table]:
-    """A small but difficult catalog, and conversations with a row number and a payload."""
+    """Returns a small but difficult catalog, and conversations with a row number and a payload."""
     sources, conversations_ = seeded_world(seed, conversations=conversations)
     table = pa.Table.from_batches([batch_of(conversations_, text_guids=text_guids)])
     table = table.append_column("row", pa.array(range(conversations), pa.int32()))
@@ -45,12 +45,12 @@ def world(seed: int, *, conversations: int, text_guids: bool = False) -> tuple[s
 
 
 def frame(spark: SparkSession, table: pa.Table, *, partitions: int = 2) -> DataFrame:
-    """The table as a DataFrame, its rows in any order."""
+    """Returns the table as a DataFrame, its rows in any order."""
     return frame_in_order(spark, table).repartition(partitions)
 
 
 def frame_in_order(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """The table as a DataFrame with one partition, which keeps its order in a shuffle; Spark has no fixed-size binary."""
+    """Returns the table as a DataFrame with one partition, which keeps its order in a shuffle; Spark has no fixed-size binary."""
     fields = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in table.schema]
     return spark.createDataFrame(table.cast(pa.schema(fields))).coalesce(1)
 
@@ -58,12 +58,12 @@ def frame_in_order(spark: SparkSession, table: pa.Table) -> DataFrame:
 def expected_decisions(
     catalog: ssbroker.Catalog, table: pa.Table, *, tie_break: TieBreak = "hash"
 ) -> list[dict[str, Any]]:
-    """The decisions of the Arrow function."""
+    """Returns the decisions of the Arrow function."""
     return ssbroker.Router(catalog, tie_break=tie_break).route(table, now=NOW).to_pylist()
 
 
 def decisions_of(routed: DataFrame, columns: Sequence[str] = DECISIONS.names) -> list[dict[str, Any]]:
-    """The decisions in a DataFrame, ordered by the column `row`."""
+    """Returns the decisions in a DataFrame, ordered by the column `row`."""
     rows = sorted(routed.collect(), key=lambda row: int(row["row"]))
     return [{name: _value(row[name]) for name in columns} for row in rows]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
-    """All descendants of a process, parents before children."""
+    """Returns all descendants of a process, parents before children."""
     children = defaultdict[int, list[int]](list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended

@@ -140,7 +140,7 @@ CASES: Final[dict[str, Callable[[SparkSession, Path, int], Figures]]] = {
 
 
 def skewed(fragments: int) -> pa.Table:
-    """Fragments of which nine tenths belong to one direction of one conversation, in the order in which they were sent."""
+    """Returns fragments of which nine tenths belong to one direction of one conversation, in the order in which they were sent."""
     messages = fragments // _PARTS
     rng = np.random.default_rng(2)
     place = np.where(rng.random(messages) < HOT_SHARE, 0, rng.integers(1, _OTHERS, messages))
@@ -162,7 +162,7 @@ def shallow(count: int) -> pa.Table:
 
 
 def streamed(spark: SparkSession, folder: Path, name: str, *, buckets: int = 16, **options: Any) -> DataFrame:
-    """The messages that a stream emits for a folder of files."""
+    """Returns the messages that a stream emits for a folder of files."""
     source = str(folder / name)
     stream = spark.readStream.schema(spark.read.parquet(source).schema).option("maxFilesPerTrigger", 2)
     made = ssbroker.spark.reassemble_stream(stream.parquet(source), buckets=buckets, **options)
@@ -173,7 +173,7 @@ def streamed(spark: SparkSession, folder: Path, name: str, *, buckets: int = 16,
 
 
 def digest(messages: DataFrame) -> tuple[int, int]:
-    """The number of messages, and a digest that does not depend on their order."""
+    """Returns the number of messages, and a digest that does not depend on their order."""
     total = sf.sum(sf.xxhash64(*_DIRECTION, "message_sequence_number", "message_body").cast("decimal(38,0)"))
     row = messages.agg(sf.count("*"), total).collect()[0]
     return int(row[0]), int(row[1] or 0)

@@ -17,7 +17,7 @@ from tests.worlds.universe import NOW
 
 
 def without(catalog: Catalog, *, address: str) -> Catalog:
-    """The catalog without its routes to an address."""
+    """Returns the catalog without its routes to an address."""
     kept = pa.Table.from_pylist(
         [row for row in catalog.routes.to_pylist() if row["address"] != address], schema=catalog.routes.schema
     )

@@ -187,7 +187,7 @@ def test_auto_avoids_code_that_the_jvm_does_not_compile(spark: SparkSession) -> 
 
 
 def databases(count: int) -> tuple[Catalog, pa.Table]:
-    """A catalog with this many databases besides `msdb`, and two conversations from each."""
+    """Returns a catalog with this many databases besides `msdb`, and two conversations from each."""
     names = [f"db {number}" for number in range(count)]
     routes = pa.table(
         {
@@ -223,7 +223,7 @@ def test_many_databases_are_joined(spark: SparkSession, capsys: pytest.CaptureFi
 
 
 def listed_ids(count: int) -> tuple[Catalog, pa.Table]:
-    """A service with this many broker ids, each with two equal routes, and conversations with each id, another one and none."""
+    """Returns a service with this many broker ids, each with two equal routes, and conversations with each id, another one and none."""
     ids = [bytes(14) + number.to_bytes(2, "big") for number in range(count)]
     routes = pa.table(
         {

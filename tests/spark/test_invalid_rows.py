@@ -47,7 +47,7 @@ ENGINES: tuple[Engine, ...] = ("native", "arrow")
 
 
 def mixed(seed: int, *, rows: int) -> pa.Table:
-    """Rows of which some are invalid in one or more columns."""
+    """Returns rows of which some are invalid in one or more columns."""
     chance = random.Random(seed)
     columns = {
         name: [chance.choice(BAD[name] if chance.random() < 0.15 else GOOD[name]) for _ in range(rows)] for name in GOOD

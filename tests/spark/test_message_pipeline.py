@@ -24,7 +24,7 @@ from tests.worlds.universe import NOW
 
 
 def catalog_messages_and_fragments(seed: int, *, messages: int) -> tuple[Catalog, pa.Table, pa.Table]:
-    """A catalog, messages for it, three in each conversation, and their fragments: shuffled, with duplicates."""
+    """Returns a catalog, messages for it, three in each conversation, and their fragments: shuffled, with duplicates."""
     catalog, table = world(seed, conversations=messages)
     table = table.set_column(0, "conversation_id", pa.array([UUID(int=row // 3).bytes for row in range(messages)]))
     is_initiator = pa.array([row // 3 % 4 > 0 for row in range(messages)])

@@ -23,7 +23,7 @@ BODY_BYTES = 100
 
 
 def fragments(*, conversation: UUID = A, first: int = 0, messages: int, cut: int = 40) -> pa.Table:
-    """Messages of one direction, three fragments each."""
+    """Returns messages of one direction, three fragments each."""
     numbers = range(first, first + messages)
     bodies = [(b"%d " % number * BODY_BYTES)[:BODY_BYTES] for number in numbers]
     columns = {
@@ -36,7 +36,7 @@ def fragments(*, conversation: UUID = A, first: int = 0, messages: int, cut: int
 
 
 def reversed_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """The fragments in reverse order, so that everything is pending until the first one has arrived."""
+    """Returns the fragments in reverse order, so that everything is pending until the first one has arrived."""
     return frame_in_order(spark, table.take(list(range(table.num_rows))[::-1]))
 
 

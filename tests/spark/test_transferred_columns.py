@@ -22,7 +22,7 @@ CODED_DATABASES = 14
 
 
 def catalog_of_databases(databases: int) -> tuple[Catalog, pa.Table]:
-    """A catalog with this many databases, `msdb` included, each with its own route; conversations from each, from initiators and targets."""
+    """Returns a catalog with this many databases, `msdb` included, each with its own route; conversations from each, from initiators and targets."""
     names = [f"Sales {number}" for number in range(databases - 1)]
     nothing = pa.nulls(len(names), pa.string())
     routes = pa.table(

@@ -17,7 +17,7 @@ OTHER = "sys.modules['ssbroker'] = types.ModuleType('ssbroker'); sys.modules['ss
 
 
 def in_worker(before: str, pickled: Path) -> str:
-    """What a process prints that loads the pickled function as a worker does."""
+    """Returns what a process prints when it loads the pickled function as a worker does."""
     source = f"import sys, types, pathlib; {before}; from pyspark import cloudpickle; "
     source += f"print(cloudpickle.loads(pathlib.Path({str(pickled)!r}).read_bytes())(2))"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)

@@ -25,7 +25,7 @@ PLANS: Final[tuple[dict[str, Any], ...]] = ({}, {"strategy": "sort"}, {"shard_by
 def random_fragments(
     seed: int, *, count: int, theme: str, keys: str = "none", has_extra: bool = False
 ) -> list[Fragment]:
-    """The fragments of many small worlds, each with its own conversations, in order of arrival."""
+    """Returns the fragments of many small worlds, each with its own conversations, in order of arrival."""
     fragments: list[Fragment] = []
     for number in range(count):
         maker = TrafficMaker(SeededChooser(Random(f"{seed}/{number}")), theme=theme)
@@ -40,13 +40,13 @@ def random_fragments(
 def fragment_table(
     fragments: list[Fragment], *, keys: str = "none", has_extra: bool = False, text_ids: bool = False
 ) -> pa.Table:
-    """The fragments as an Arrow table; text ids are written in many ways."""
+    """Returns the fragments as an Arrow table; text ids are written in many ways."""
     batch = fragment_batch(fragments, key_column=keys == "column", has_extra=has_extra, text_ids=text_ids)
     return pa.Table.from_batches([batch])
 
 
 def sorted_like_spark(fragments: Iterable[Fragment]) -> list[Fragment]:
-    """The fragments in the order of `strategy="sort"`: by position, signed rows first, then by all other columns, nulls first."""
+    """Returns the fragments in the order of `strategy="sort"`: by position, signed rows first, then by all other columns, nulls first."""
     rows = list(fragments)
     for name in ("priority", "note"):
         rows.sort(key=lambda row: _null_first(row.extra.get(name)))
@@ -62,7 +62,7 @@ def session_keys_for(fragments: list[Fragment], keys: str) -> Any:
 
 
 def collect_all(done: ssbroker.spark.SparkReassembly) -> dict[str, list[Row]]:
-    """The rows of all three DataFrames, sorted; computed once."""
+    """Returns the rows of all three DataFrames, sorted; computed once."""
     done.persist()
     rows = {name: collect_rows(getattr(done, name)) for name in ("messages", "rejected", "incomplete")}
     done.unpersist()
@@ -70,7 +70,7 @@ def collect_all(done: ssbroker.spark.SparkReassembly) -> dict[str, list[Row]]:
 
 
 def expected_rows(table: pa.Table, **options: Any) -> dict[str, list[Row]]:
-    """The rows of the Arrow function, sorted."""
+    """Returns the rows of the Arrow function, sorted."""
     done = ssbroker.reassemble(table, **options)
     tables = {"messages": done.messages, "rejected": done.rejected, "incomplete": done.pending}
     return {name: sorted_rows(tuple(row.values()) for row in of.to_pylist()) for name, of in tables.items()}

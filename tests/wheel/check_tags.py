@@ -17,7 +17,7 @@ OWN = ("ssbroker/", "pyspark_ssbroker/", "ssbroker-")
 
 
 def problems(wheel: Path) -> list[str]:
-    """What is wrong with a wheel."""
+    """Returns what is wrong with a wheel."""
     tag = next((each for each in TAGS if f"-{each}-" in wheel.name), TAGS[0])
     found = [] if f"-{tag}-" in wheel.name else [f"{wheel.name} is not tagged {' or '.join(TAGS)}"]
     with zipfile.ZipFile(wheel) as archive:

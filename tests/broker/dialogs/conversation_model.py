@@ -162,7 +162,7 @@ class Model:
             side.pending = self._deliver(side, items)
 
     def _deliver(self, side: Side, items: list[Item]) -> list[Item]:
-        """The undelivered messages."""
+        """Returns the undelivered messages."""
         far = self.sides.get((side.conversation, not side.is_initiator))
         if far is None and not side.is_initiator:
             if any(item.kind == MESSAGE for item in items):

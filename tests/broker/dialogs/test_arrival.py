@@ -26,7 +26,7 @@ LIFETIME = 2**60
 
 
 def header(**changed: Any) -> MessageHeader:
-    """The header of a message from an initiator in another database."""
+    """Returns the header of a message from an initiator in another database."""
     usual = {
         "conversation_id": uuid.UUID(int=9).bytes,
         "is_initiator": True,

@@ -23,7 +23,7 @@ def rows(bodies: list[bytes | None], **columns: list[Any]) -> list[pa.Table]:
 
 
 def received(sales: Database, queue: str = QUEUE) -> list[list[bytes | None]]:
-    """The bodies of the waiting messages of each conversation, in order."""
+    """Returns the bodies of the waiting messages of each conversation, in order."""
     found: dict[bytes, list[bytes | None]] = {}
     with sales.transaction() as t:
         for row in t.receive(queue, groups=None).to_pylist():

@@ -101,7 +101,7 @@ def call(t: Transaction, state_input: ConversationInput, dialog: uuid.UUID, grou
 
 
 def visible_state(state: ConversationState | int, side: str) -> str | None:
-    """The visible state of an endpoint; a closed initiator does not exist."""
+    """Returns the visible state of an endpoint; a closed initiator does not exist."""
     assert isinstance(state, ConversationState)
     return None if state is ConversationState.CD and side == "initiator" else state
 

@@ -58,7 +58,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(world: Path, folder: Path) -> Instance:
-    """A copy of the instance, whose ids come from a seed."""
+    """Returns a copy of the instance, whose ids come from a seed."""
     shutil.copytree(world, folder)
     return Instance.open(folder, clock=Clock(), random=random.Random(3), background=False)
 

@@ -366,7 +366,7 @@ def test_one_call_for_groups_of_any_size_equals_several_calls(sales: Database, s
 
 
 def receive_one_by_one(database: Database, *, top: int | None, groups: int | None) -> list[bytes | str]:
-    """The messages of consecutive calls for one group each, until there are enough; everything is rolled back."""
+    """Returns the messages of consecutive calls for one group each, until there are enough; everything is rolled back."""
     bodies: list[bytes | str] = []
     with suppress(ZeroDivisionError), database.transaction() as t:
         for _ in range(groups or 1000):
@@ -424,7 +424,7 @@ def test_the_cost_of_a_message_is_independent_of_the_size_of_its_group(sales: Da
 
 
 def cost_of_one(database: Database, queue: str) -> int:
-    """The cost of receiving one message of the next group by its id; the queue is empty afterwards."""
+    """Returns the cost of receiving one message of the next group by its id; the queue is empty afterwards."""
     with database.transaction() as t:
         group = t.get_conversation_group(queue)
         with counted(t.connection) as taken:

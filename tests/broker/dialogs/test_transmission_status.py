@@ -18,7 +18,7 @@ THERE = (("Stores", "//Stores"),)
 
 
 def status_of(world: World, service: str, *, broker_instance: UUID | None = None) -> str:
-    """The status of a conversation that began in `Sales`."""
+    """Returns the status of a conversation that began in `Sales`."""
     router = Router(catalog_of(world), tie_break="first")
     found = transmission_status.routing_problem(
         router.explain(service, to_broker_instance=broker_instance, database="Sales", now=NOW)

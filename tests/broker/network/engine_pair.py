@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 def senders_with_messages(database: Database) -> list[EndpointKey]:
-    """The endpoints with messages in the transmission queue."""
+    """Returns the endpoints with messages in the transmission queue."""
     with database_context(database).file.read() as connection:
         endpoint_ids = conversation_endpoints.deliverable_endpoints(connection)
         senders = conversation_endpoints.by_ids(connection, endpoint_ids)
@@ -95,7 +95,7 @@ class Side:
         return epoch_microseconds(self.clock())
 
     def rows(self) -> list[Row]:
-        """The rows that it sends now."""
+        """Returns the rows that it sends now."""
         self.dialogs.notify_queued(senders_with_messages(self.database))
         rows: list[Row] = []
         while (table := self.dialogs.data_to_send(now=self.now)) is not None:
@@ -123,7 +123,7 @@ class Side:
         return self.commit_or_undo(self.process(rows))
 
     def key(self, handle: uuid.UUID) -> EndpointKey:
-        """The key of a handle's endpoint."""
+        """Returns the key of a handle's endpoint."""
         row = self.row(handle)
         assert row is not None
         return (row.conversation_id, bool(row.is_initiator))
@@ -136,7 +136,7 @@ class Side:
         return None if found is None else ConversationEndpoint._make(found)
 
     def endpoint_row(self, key: EndpointKey) -> ConversationEndpoint | None:
-        """The row of an endpoint."""
+        """Returns the row of an endpoint."""
         with database_context(self.database).file.read() as connection:
             return conversation_endpoints.by_sides(connection, [key]).get(key)
 

@@ -29,7 +29,7 @@ NO_LIMIT = 1 << 40
 
 
 def peer(number: int = 1, *, address: str = "TCP://shop.example:4022") -> Peer:
-    """A peer; each number is another instance."""
+    """Returns a peer; each number is another instance."""
     return Peer(
         instance_id=uuid.UUID(int=number).bytes,
         name=f"peer {number}",
@@ -41,7 +41,7 @@ def peer(number: int = 1, *, address: str = "TCP://shop.example:4022") -> Peer:
 
 
 def row(sequence: int = 0, *, body: bytes = b"two chairs", conversation: int = 7, fragment: int = 0) -> EnvelopeRow:
-    """A fragment of an unencrypted conversation; each fragment has its own signature."""
+    """Returns a fragment of an unencrypted conversation; each fragment has its own signature."""
     return EnvelopeRow(
         conversation_id=uuid.UUID(int=conversation).bytes,
         is_initiator=True,
@@ -78,7 +78,7 @@ def wire(
     consumed: int = 0,
     key_exchange: bytes | None = None,
 ) -> pa.Table:
-    """Rows in the wire schema."""
+    """Returns rows in the wire schema."""
     count = len(rows)
     added: list[list[Any]] = [[hops] * count, [lifetime] * count, [consumed] * count, [key_exchange] * count]
     columns = rows_to_table(rows).columns

@@ -214,7 +214,7 @@ class MemoryNetwork:
         return made
 
     def pipe(self, name: str) -> MemoryEndpoint:
-        """The endpoint of an instance."""
+        """Returns the endpoint of an instance."""
         return self.network[f"TCP://{name}:4022"]
 
     def turn(self) -> int:

@@ -35,7 +35,7 @@ QUICK: Final = EndpointLimits(dial_wait=1000, max_dial_wait=1000)
 
 
 def now() -> int:
-    """The current time in microseconds."""
+    """Returns the current time in microseconds."""
     return epoch_microseconds(datetime.now(UTC))
 
 
@@ -109,7 +109,7 @@ class RecordingEndpoint:
         return found
 
     def numbers(self) -> list[int]:
-        """The sequence numbers of all received rows, in order."""
+        """Returns the sequence numbers of all received rows, in order."""
         return [int(each) for _, rows in self.batches for each in rows["message_sequence_number"].to_numpy()]
 
     def steps(self, step: ConnectionStep) -> list[ConnectionEvent]:
@@ -152,7 +152,7 @@ class RecordingEndpoint:
         return now() if self._frozen_at is None else self._frozen_at
 
     def connections(self) -> list[uuid.UUID]:
-        """The ids of the open connections."""
+        """Returns the ids of the open connections."""
         return list(self.endpoint._manager.connections)
 
     def _record_event(self, event: Event) -> None:
@@ -195,6 +195,6 @@ class Authority:
         return files
 
     def trust(self, name: str, *allowed: str) -> Trust:
-        """The credentials of an instance, and the names that it trusts."""
+        """Returns the credentials of an instance, and the names that it trusts."""
         certificate, key = self.certify(name)
         return Trust(certificate=certificate, key=key, authority=self.file, names=allowed)

@@ -60,7 +60,7 @@ def begin(shop_and_bank: ShopAndBank, *bodies: bytes, **options: Any) -> uuid.UU
 
 
 def rows_to(shop_and_bank: ShopAndBank, name: str) -> list[dict[str, Any]]:
-    """All rows sent to an instance so far."""
+    """Returns all rows sent to an instance so far."""
     sender = "shop" if name == "bank" else "bank"
     sent = [table for address, table in shop_and_bank.network.pipe(sender).sent if address == f"TCP://{name}:4022"]
     return [row for table in sent for row in to_rows(table)]

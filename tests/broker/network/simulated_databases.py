@@ -126,7 +126,7 @@ class SimulatedDatabase:
         return row is not None and row.state in ("SO", "CO")
 
     def received(self, key: EndpointKey) -> Sequence[StoredMessage]:
-        """All messages that RECEIVE has returned so far."""
+        """Returns all messages that RECEIVE has returned so far."""
         with self.database.transaction() as t:
             while (table := t.receive("Inbox", top=100)).num_rows:
                 for row in table.to_pylist():

@@ -107,7 +107,7 @@ def instance_group(folder: Path) -> Iterator[InstanceGroup]:
 
 
 def shop(served: SocketInstance) -> Database:
-    """The database Sales with the service `//Shop`."""
+    """Returns the database Sales with the service `//Shop`."""
     database = served.instance.create_database("Sales")
     database.create_queue(REPLIES)
     database.create_service(SHOP, queue=REPLIES)
@@ -115,7 +115,7 @@ def shop(served: SocketInstance) -> Database:
 
 
 def stock(served: SocketInstance) -> Database:
-    """The database Stock with the service `//Stock`."""
+    """Returns the database Stock with the service `//Stock`."""
     database = served.instance.create_database("Stock")
     database.create_queue(ORDERS)
     database.create_service(STOCK, queue=ORDERS)

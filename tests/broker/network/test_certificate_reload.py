@@ -18,7 +18,7 @@ from tests.protocol.wire.links import numbered
 
 
 def presented_certificate(endpoint: RecordingEndpoint, trust: Trust) -> bytes | None:
-    """The certificate that an endpoint presents to a new connection."""
+    """Returns the certificate that an endpoint presents to a new connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(trust.certificate, trust.key)

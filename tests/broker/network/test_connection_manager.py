@@ -28,7 +28,7 @@ def connections(instance: Instance) -> list[dict[str, Any]]:
 
 
 def connected_row(instance: Instance, address: str, trust: Trust | None) -> dict[str, Any]:
-    """The row of the view after a peer has sent three rows and received the answers to two later role queries."""
+    """Returns the row of the view after a peer has sent three rows and received the answers to two later role queries."""
     with RecordingEndpoint("shop", trust=trust) as shop:
         shop.endpoint.send(address, numbered(3))
         for number in (1, 2):

@@ -60,7 +60,7 @@ def intercept_answer(shop_and_bank: ShopAndBank) -> Row:
 
 
 def handle_of(database: Database) -> uuid.UUID:
-    """The handle of a database's only conversation."""
+    """Returns the handle of a database's only conversation."""
     (handle,) = (
         instance_of(database).view("sys.conversation_endpoints", database.name)["conversation_handle"].to_pylist()
     )
@@ -68,7 +68,7 @@ def handle_of(database: Database) -> uuid.UUID:
 
 
 def refused(shop_and_bank: ShopAndBank, name: str) -> set[int]:
-    """The error numbers of the rows that an instance rejected."""
+    """Returns the error numbers of the rows that an instance rejected."""
     return {
         event.error
         for kind in (CorruptedMessage, MessageUndeliverable)
@@ -79,7 +79,7 @@ def refused(shop_and_bank: ShopAndBank, name: str) -> set[int]:
 def key_blob(
     shop_and_bank: ShopAndBank, row: Row, *, by: str | None, to: str, key: bytes = bytes(32), **other: Any
 ) -> bytes:
-    """A key exchange blob for the direction of a row, signed by `by` or anonymous."""
+    """Returns a key exchange blob for the direction of a row, signed by `by` or anonymous."""
     names = {name: row[name] for name in ("conversation_id", "is_initiator", "from_service_name", "to_service_name")}
     of = Direction(**{**names, **other})
     sender = None if by is None else own(by)

@@ -39,7 +39,7 @@ def unsecured(tmp_path: Path) -> Iterator[ShopAndBank]:
 
 
 def keys(database: Database) -> list[tuple[bytes | None, ...]]:
-    """The session keys and certificates of a database's endpoints."""
+    """Returns the session keys and certificates of a database's endpoints."""
     with database_context(database).file.read() as connection:
         return [
             tuple(row)

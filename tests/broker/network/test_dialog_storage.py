@@ -27,13 +27,13 @@ def engines(tmp_path: Path) -> Iterator[Pair]:
 
 
 def queue(side: Side, name: str = ORDERS) -> list[dict[str, Any]]:
-    """The queue's view."""
+    """Returns the queue's view."""
     rows: list[dict[str, Any]] = side.instance.view(name, database="Sales").to_pylist()
     return rows
 
 
 def states(engines: Pair, shop: uuid.UUID) -> tuple[str | None, str | None]:
-    """The states of both endpoints; None if an endpoint does not exist."""
+    """Returns the states of both endpoints; None if an endpoint does not exist."""
     near = engines.shop.row(shop)
     with database_context(engines.stock.database).file.read() as connection:
         far = connection.execute("SELECT state FROM ssb_conversation_endpoints").fetchone()

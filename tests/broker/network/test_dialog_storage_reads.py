@@ -113,7 +113,7 @@ def test_messages_read_ahead_equal_the_stored_ones(engines: Pair, monkeypatch: p
 
 
 def pages_visited(connection: Connection) -> int:
-    """The number of pages that a connection has requested, cached or not."""
+    """Returns the number of pages that a connection has requested, cached or not."""
     return sum(connection.status(each)[0] for each in (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS))
 
 

@@ -69,7 +69,7 @@ class Pair:
 
 
 def states(events: list[Event]) -> list[str]:
-    """The states of a route, in order."""
+    """Returns the states of a route, in order."""
     return [event.state for event in events if isinstance(event, MirroredRouteStateChanged)]
 
 

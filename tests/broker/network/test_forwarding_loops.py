@@ -50,7 +50,7 @@ class Node:
                 answer()
 
     def catalog(self) -> Catalog:
-        """A catalog with one route in msdb, to the next instance or to a local service."""
+        """Returns a catalog with one route in msdb, to the next instance or to a local service."""
         route = {
             "database": "msdb",
             "name": "on",
@@ -88,7 +88,7 @@ class Node:
 
 
 def peer_of(number: int) -> Peer:
-    """The peer of an instance number."""
+    """Returns the peer of an instance number."""
     return peer(number, address=address(number))
 
 

@@ -53,7 +53,7 @@ def event_after(bank: RecordingEndpoint, sent: bytes) -> ConnectionEvent:
 
 
 def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 1, flags: int = 0, length: int = 0) -> bytes:
-    """A frame header, which may be invalid."""
+    """Returns a frame header, which may be invalid."""
     return struct.pack(">4sBBHII", magic, version, kind, flags, length, 0)
 
 

@@ -49,7 +49,7 @@ def rsa_calls(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 
 def first_row(shop_and_bank: ShopAndBank) -> dict[str, Any]:
-    """The first row of a dialog, with an anonymous key."""
+    """Returns the first row of a dialog, with an anonymous key."""
     shop_and_bank.network.lossy.add(BANK)
     begin(shop_and_bank, b"lost")
     shop_and_bank.network.settle()
@@ -61,7 +61,7 @@ def first_row(shop_and_bank: ShopAndBank) -> dict[str, Any]:
 
 
 def forged_row(row: dict[str, Any], name: str, number: int) -> dict[str, Any]:
-    """The first row of another dialog, with an invalid key."""
+    """Returns the first row of another dialog, with an invalid key."""
     blob = parse_blob(row["key_exchange"])
     assert blob is not None
     wrapped = bytes(1) + hashlib.shake_256(f"{name} {number}".encode()).digest(len(blob.wrapped_key) - 1)

@@ -37,7 +37,7 @@ def shop_and_bank(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Sh
 
 
 def blob(shop_and_bank: ShopAndBank, conversation: bytes, *, is_initiator: bool, to: str) -> bytes:
-    """A key exchange blob with Mallory's key, signed with Mallory's certificate."""
+    """Returns a key exchange blob with Mallory's key, signed with Mallory's certificate."""
     (row,) = [
         one for one in database_context(shop_and_bank.sales).objects().security.certificates.values() if one.name == to
     ]
@@ -52,7 +52,7 @@ def blob(shop_and_bank: ShopAndBank, conversation: bytes, *, is_initiator: bool,
 
 
 def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: bytes) -> EnvelopeRow:
-    """A message sealed with Mallory's key."""
+    """Returns a message sealed with Mallory's key."""
     values: list[Any] = [conversation, is_initiator, 0, 0, 1, b"pay Mallory", bytes(16), bytes(16), True]
     values += [sender, broker, SHOP, None, _well_known.DEFAULT, _well_known.DEFAULT, uuid.UUID(int=5).bytes]
     values += [5, False, False, None, Protection.SEALED, None, pack_ack_ranges(()), b""]

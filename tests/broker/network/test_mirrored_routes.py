@@ -55,7 +55,7 @@ class Sender:
         return self.routes.resolve(A, M, GUID)
 
     def queried_addresses(self) -> list[str]:
-        """The addresses queried since the last call."""
+        """Returns the addresses queried since the last call."""
         queries, self.endpoint.role_queries = self.endpoint.role_queries, []
         assert all(guid == GUID for _, guid in queries)
         return [address for address, _ in queries]

@@ -40,13 +40,13 @@ def begin_unanswered(shop_and_bank: ShopAndBank) -> uuid.UUID:
 
 
 def far_certificates(shop_and_bank: ShopAndBank) -> list[Any]:
-    """The certificates that authenticate the peers of the bank."""
+    """Returns the certificates that authenticate the peers of the bank."""
     with database_context(shop_and_bank.stock).file.read() as connection:
         return [one for (one,) in connection.execute("SELECT far_certificate FROM ssb_conversation_endpoints")]
 
 
 def undelivered(shop_and_bank: ShopAndBank) -> str:
-    """The text of the bank's last MessageUndeliverable event."""
+    """Returns the text of the bank's last MessageUndeliverable event."""
     *_, last = shop_and_bank.network.emitted("bank", MessageUndeliverable)
     assert isinstance(last, MessageUndeliverable)
     return last.text

@@ -26,7 +26,7 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[TlsContexts, Tls
 
 
 def pair(shop: Channel, bank: Channel) -> tuple[SecureLink, SecureLink]:
-    """The link of a shop that has dialled a bank and has an outbox for it, and the link of the bank."""
+    """Returns the link of a shop that has dialled a bank and has an outbox for it, and the link of the bank."""
     links = (
         SecureLink(shop, own=own(SHOP, name="shop", number=1), limits=LIMITS, now=0),
         SecureLink(bank, own=own(BANK, name="bank", number=2), limits=LIMITS, now=0),
@@ -36,7 +36,7 @@ def pair(shop: Channel, bank: Channel) -> tuple[SecureLink, SecureLink]:
 
 
 def unencrypted_pair() -> tuple[SecureLink, SecureLink]:
-    """A pair without TLS, after both HELLO frames."""
+    """Returns a pair without TLS, after both HELLO frames."""
     links = pair(UnencryptedChannel(), UnencryptedChannel())
     exchange(*links)
     return links

@@ -29,7 +29,7 @@ NO_RETRY = EndpointLimits(dial_wait=3600_000_000, max_dial_wait=3600_000_000)
 
 
 def free_port() -> int:
-    """A port without a listener."""
+    """Returns a port without a listener."""
     with socket.create_server((HOST, 0)) as server:
         return int(server.getsockname()[1])
 

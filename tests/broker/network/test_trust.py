@@ -164,7 +164,7 @@ def tls_result(address: str, context: ssl.SSLContext) -> str:
 
 
 def client_context(trust: Trust, *, with_certificate: bool = True) -> ssl.SSLContext:
-    """A TLS client context that verifies nothing."""
+    """Returns a TLS client context that verifies nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -10,7 +10,7 @@ Bug: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 
 def bugs_of(module: ModuleType) -> list[Bug]:
-    """The bugs of a module: its public functions."""
+    """Returns the bugs of a module: its public functions."""
     return [
         item
         for name, item in vars(module).items()

@@ -48,18 +48,18 @@ def receive(folder: Path, count: int, *, queue: str = "Orders") -> None:
 
 
 def view(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of a view or a queue of Sales, read by the instance itself."""
+    """Returns the rows of a view or a queue of Sales, read by the instance itself."""
     with ssbroker.Instance.open(folder, background=False) as instance:
         return instance.view(name, "Sales").to_pylist()
 
 
 def bodies(folder: Path) -> list[bytes]:
-    """The message bodies in the queue, in order of arrival."""
+    """Returns the message bodies in the queue, in order of arrival."""
     return [row["message_body"] for row in view(folder, "Orders")]
 
 
 def dialogs(folder: Path) -> list[list[bytes]]:
-    """The message bodies in the queue, grouped by dialog."""
+    """Returns the message bodies in the queue, grouped by dialog."""
     found: dict[bytes, list[bytes]] = {}
     for row in sorted(view(folder, "Orders"), key=lambda row: int(row["message_sequence_number"])):
         found.setdefault(row["conversation_handle"], []).append(row["message_body"])

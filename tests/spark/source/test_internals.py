@@ -267,7 +267,7 @@ def batch_of(*sent: bytes, **columns: list[Any]) -> pa.RecordBatch:
 
 
 def staged_files(folder: Path) -> list[str]:
-    """The staged files beside the instance."""
+    """Returns the staged files beside the instance."""
     return sorted(name for _, _, names in os.walk(folder / writer.STAGING_FOLDER) for name in names)
 
 

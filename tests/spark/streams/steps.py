@@ -135,7 +135,7 @@ class BucketRunner:
         return output
 
     def waiting(self) -> list[Row]:
-        """The rows of `stream_state`."""
+        """Returns the rows of `stream_state`."""
         return [] if self.state is None else waiting_rows(state_from_bytes(self.state)).to_pylist()
 
 

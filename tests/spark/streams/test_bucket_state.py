@@ -22,7 +22,7 @@ from tests.spark.streams.test_delayed_messages import LATE, ROUTED, catalog, mes
 
 
 def full_state() -> bytes:
-    """A state with every section filled."""
+    """Returns a state with every section filled."""
     runner = runner_with(catalog(ROUTED))
     runner.run(service_batch(message_to(LATE, 0), replace(first_of_two(2), extra={"note": LATE, "priority": 1})))
     assert runner.state is not None

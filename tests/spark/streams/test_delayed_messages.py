@@ -36,7 +36,7 @@ CONVERSATIONS = [UUID(int=number) for number in range(1, 4)]
 
 @cache
 def catalog(*services: str) -> ssbroker.Catalog:
-    """A catalog with routes to these services, in the only user database."""
+    """Returns a catalog with routes to these services, in the only user database."""
     count = len(services)
     return ssbroker.Catalog(
         pa.table(
@@ -53,7 +53,7 @@ def catalog(*services: str) -> ssbroker.Catalog:
 
 
 def message_to(service: str, sequence: int, *, conversation: UUID = A) -> Fragment:
-    """A message for a service, which its body names too."""
+    """Returns a message for a service, which its body names too."""
     body = f"{service} {sequence}".encode()
     return replace(single(sequence, body=body, conversation=conversation), extra={"note": service, "priority": 0})
 
@@ -65,7 +65,7 @@ def runner_with(*catalogs: ssbroker.Catalog, in_order: bool = True, **changed: A
 
 
 def catalogs_of(runner: BucketRunner) -> list[ssbroker.Catalog]:
-    """The catalogs of a runner, which a test may replace."""
+    """Returns the catalogs of a runner, which a test may replace."""
     assert runner.task.routing is not None
     catalog = runner.task.routing.catalog
     assert isinstance(catalog, MemoryCatalog)

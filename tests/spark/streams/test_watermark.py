@@ -43,7 +43,7 @@ def fragments(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def routed_by(fragments_df: DataFrame, routes: Catalog) -> list[DataFrame]:
-    """All DataFrames of messages or conversations that a stream returns."""
+    """Returns all DataFrames of messages or conversations that a stream returns."""
     return [
         ssbroker.spark.reassemble_stream(fragments_df).messages,
         ssbroker.spark.stream(fragments_df, routes).messages,

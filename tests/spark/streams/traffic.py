@@ -97,7 +97,7 @@ def _messages(conversations: int, messages: int, source: random.Random) -> pa.Ta
 
 
 def _arrivals(fragments: pa.Table, files: int, source: random.Random) -> list[pa.Table]:
-    """The fragments of each file, roughly in the order in which they were sent, some of them late."""
+    """Returns the fragments of each file, roughly in the order in which they were sent, some of them late."""
     damaged = _damaged(fragments)
     rows: list[list[pa.Table]] = [[] for _ in range(files)]
     for number in range(fragments.num_rows):
