@@ -121,7 +121,7 @@ def reader_from_stream(value: Any) -> pa.RecordBatchReader:
     """Imports an object with `__arrow_c_stream__` as a reader."""
     if hasattr(pa.RecordBatchReader, "from_stream"):  # pyarrow 15
         return pa.RecordBatchReader.from_stream(value)
-    reader: pa.RecordBatchReader = _pa.RecordBatchReader._import_from_c_capsule(value.__arrow_c_stream__())  # noqa: SLF001 - 14 has no public method
+    reader: pa.RecordBatchReader = _pa.RecordBatchReader._import_from_c_capsule(value.__arrow_c_stream__())  # noqa: SLF001 - pyarrow 14 has no public method
     return reader
 
 
@@ -136,7 +136,7 @@ def chunked_array_from_stream(value: Any) -> pa.ChunkedArray[Any]:
         if "non-struct" not in str(error):
             raise
         raise pa.ArrowNotImplementedError(
-            f"a stream of a single column needs pyarrow 16 or newer, and {pa.__version__} is installed"
+            f"a stream of a single column needs pyarrow 16 or newer, but {pa.__version__} is installed; pass a table, or upgrade pyarrow"
         ) from error
     structs: pa.ChunkedArray[Any] = _pa.chunked_array(
         [batch.to_struct_array() for batch in reader], pa.struct(list(reader.schema))

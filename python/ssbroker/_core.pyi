@@ -53,7 +53,7 @@ class Catalog:
         """Returns the routes in `schemas.ROUTES`, in input order, with omitted databases and route ids filled in."""
 
     def databases(self) -> pa.RecordBatch:
-        """Returns the databases in `schemas.DATABASES`: the given databases, databases that only routes name, and `msdb`."""
+        """Returns the databases in `schemas.DATABASES`: the databases of the input, databases that only routes name, and `msdb`."""
 
     def services(self) -> pa.RecordBatch:
         """Returns the services in `schemas.SERVICES`, in input order."""
@@ -245,8 +245,8 @@ class SessionKeys:
 def is_misspelling(found: str, name: str, /) -> bool:
     """Returns whether a column name is likely to mean the column `name`.
 
-    This is the case if it differs only in case, in separators, or in one letter (if `name` has at least eight letters),
-    or is another common name for the column.
+    This is the case if the two names differ only in case or separators, or in one letter if `name` has at least eight
+    letters, or if `found` is a different common name for the column.
     """
 
 def tie_break_hashes(conversations: ArrowArrayExportable, first_row: int, /) -> pa.RecordBatch:
@@ -748,7 +748,7 @@ def crc32c(data: bytes | memoryview, before: int, /) -> int:
     """Returns the CRC-32C of bytes, continuing from the checksum of preceding bytes.
 
     Args:
-        data: The bytes. A view must be read-only, and the memory behind it must not change during the call.
+        data: The bytes. A view must be read-only, and its memory must not change during the call.
         before: The checksum of the preceding bytes; 0 if there are none.
     """
 
@@ -756,7 +756,7 @@ def decode_fragments(body: bytes | memoryview, /) -> pa.RecordBatch:
     """Decodes the body of a frame into rows in the wire schema.
 
     Args:
-        body: The bytes from another instance. A view must be read-only, and the memory behind it must not change during the call.
+        body: The bytes from another instance. A view must be read-only, and its memory must not change during the call.
 
     Raises:
         MalformedDataError: The body is not a valid batch of fragments, or contains a value that no instance sends.

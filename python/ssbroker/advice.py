@@ -469,7 +469,11 @@ class SimilarNames:
 
 
 def _is_misspelled(one: str, other: str) -> bool:
-    """Returns whether two names differ by one letter, but not only in digits or in a last part of one letter, as `//S1` and `//S2`, or `//A` and `//B`."""
+    """Returns whether two names differ by one letter, so that one is probably a misspelling of the other.
+
+    Names that differ only in digits, such as `//S1` and `//S2`, or in a last part of one letter, such as `//A` and
+    `//B`, differ on purpose.
+    """
     if not may_be_misspelled(one, other):
         return False
     (path, _, last), (other_path, _, other_last) = one.rpartition("/"), other.rpartition("/")

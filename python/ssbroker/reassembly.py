@@ -140,7 +140,7 @@ def normalize_session_keys(session_keys: object) -> str | dict[bytes, bytes] | _
             raise OptionError(str(error)) from error
         if not isinstance(key, bytes):
             raise OptionError(
-                f"{_OPTION}: the key of {uuid.UUID(bytes=id_bytes)} is {type(key).__qualname__}; expected bytes"
+                f"{_OPTION}: the key of {uuid.UUID(bytes=id_bytes)} has the type {type(key).__qualname__}; expected bytes"
             )
         if keys.setdefault(id_bytes, key) != key:
             raise OptionError(
@@ -257,7 +257,7 @@ class Reassembler:
     limits. A fragment that would exceed a limit is rejected as `limit_exceeded` before any memory is allocated for it, and can be
     pushed again later. For every limit except `max_message_bytes`, None means unlimited.
 
-    Several threads can use a reassembler; calls are serialized. It can be pickled: the pickle holds its checkpoint and its
+    Several threads can use a reassembler; calls are serialized. It can be pickled: the pickle contains its checkpoint and its
     session keys.
 
     Args:
@@ -338,8 +338,8 @@ class Reassembler:
             The messages that this push releases, the rejected fragments, the acknowledgements, and the invalid rows.
 
         Raises:
-            SchemaError: `fragments` is neither an Arrow object nor a list of dicts, a column is missing or has the wrong type, or the extra
-                columns differ from those of the first push.
+            SchemaError: `fragments` is neither an Arrow object nor a list of dicts, a column is missing or has the wrong type, or
+                extra columns differ from those of the first push.
             InputError: A row has an invalid value, and `errors` is `raise`; the error names column, row and value.
             OptionError: `errors` is neither `raise` nor `reject`.
 
@@ -574,7 +574,7 @@ def _restore(pickle_format: int, *state: Any) -> Reassembler:
     if pickle_format != _PICKLE_FORMAT:
         raise MalformedDataError(
             f"the reassembler was pickled by an incompatible version of ssbroker: its format is {pickle_format!r}, "
-            f"this version reads format {_PICKLE_FORMAT}; create the reassembler again, or use the version that pickled it",
+            f"but this version reads format {_PICKLE_FORMAT}; create the reassembler again, or use the version that pickled it",
             value=repr(pickle_format),
             expected=str(_PICKLE_FORMAT),
         )

@@ -75,7 +75,7 @@ def try_fixes(catalog: Catalog, details: dict[str, Any], now_us: int) -> dict[st
 
     Returns:
         `similar_routes`: ids of the routes in the last routing table that would route the conversation if they matched it.
-        `located_if_local`: where the service would be located if that table had a LOCAL route; None if such a route cannot be a fix.
+        `located_if_local`: where the service would be located if that table had a LOCAL route; None if such a route would not help.
     """
     trial, reason = _FixTrial(catalog, details, now_us), details["decision"]["reason"]
     is_stuck = details["decision"]["outcome"] in STUCK
@@ -616,7 +616,7 @@ def _restore(pickle_format: int, *state: Any) -> Router:
     if pickle_format != _PICKLE_FORMAT:
         raise MalformedDataError(
             f"the router was pickled by an incompatible version of ssbroker: its format is {pickle_format!r}, "
-            f"this version reads format {_PICKLE_FORMAT}; create the router again, or use the version that pickled it",
+            f"but this version reads format {_PICKLE_FORMAT}; create the router again, or use the version that pickled it",
             value=repr(pickle_format),
             expected=str(_PICKLE_FORMAT),
         )

@@ -490,7 +490,7 @@ def test_a_connection_is_usable_only_in_its_block(sales: Database, kind: str) ->
             kept.cursor().execute(sql)
     with pytest.raises(BrokerError, match="use a connection only inside its block"):
         kept.blob_open("main", "stock", "article", 1, True)
-    with pytest.raises(BrokerError, match="cannot be closed, because others use it after the block"):
+    with pytest.raises(BrokerError, match="cannot be closed, because ssbroker uses it again after the block"):
         kept.close()
     for _ in range(2):
         with sales.transaction() as t:

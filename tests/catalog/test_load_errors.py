@@ -134,7 +134,7 @@ def test_a_truncated_file_is_never_read_partially(tmp_path: Path, name: str, wri
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "expected an object"),
+        ("[]", "expected a JSON object"),
         ('{"addresses": "TCP://me"}', "addresses: 'TCP://me'; expected a list of strings"),
         ('{"addresses": [1]}', "addresses: [1]; expected a list of strings"),
         ('{"pending_requests": ["\\ud800"]}', r"pending_requests: ['\ud800']; expected a list of strings"),

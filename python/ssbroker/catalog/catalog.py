@@ -156,8 +156,8 @@ class Catalog:
             variables: Values of the sqlcmd variables in scripts, such as `$(DatabaseName)`.
             encoding: Encoding of scripts without a byte order mark, such as `cp1252`; None means UTF-8.
             lenient: Whether to skip statements that SQL Server would reject, with a warning. Also accepts scripts without
-                Service Broker statements, database names that look like misspellings of the databases that a script
-                creates, and changes to an endpoint that no script creates.
+                Service Broker statements, database names that look misspelled, and changes to an endpoint that no script
+                creates.
 
         Returns:
             The catalog.
@@ -230,7 +230,7 @@ class Catalog:
             The catalog; it does not follow later changes to the instance.
 
         Raises:
-            StorageError: The folder holds no instance, or its files cannot be read.
+            StorageError: The folder contains no instance, or its files cannot be read.
             MissingDependencyError: The library `apsw` is not installed.
 
         Examples:
@@ -529,7 +529,7 @@ class Catalog:
                 zone.
 
         Raises:
-            OutputError: The files could not be written, or the folder holds other files.
+            OutputError: The files could not be written, or the folder contains other files.
             DdlError: A route is not valid in CREATE ROUTE.
             OptionError: `path` names a script, and `now` is not a datetime with a time zone.
 
@@ -696,7 +696,7 @@ def _restore(pickle_format: int, *state: Any) -> Catalog:
     if pickle_format != _PICKLE_FORMAT:
         raise MalformedDataError(
             f"the catalog was pickled by an incompatible version of ssbroker: its format is {pickle_format!r}, "
-            f"this version reads format {_PICKLE_FORMAT}; create the catalog again, or use the version that pickled it",
+            f"but this version reads format {_PICKLE_FORMAT}; create the catalog again, or use the version that pickled it",
             value=repr(pickle_format),
             expected=str(_PICKLE_FORMAT),
         )

@@ -256,7 +256,7 @@ def _read_settings(file: Path) -> dict[str, Any]:
         return {}
     settings = decode_json(read_bytes(file), where=str(file))
     if not isinstance(settings, dict):
-        raise MalformedDataError(f"{file}: expected an object, got {settings!r:.80}", expected="an object")
+        raise MalformedDataError(f"{file}: expected a JSON object, got {settings!r:.80}", expected="a JSON object")
     result: dict[str, Any] = {}
     for key, value in settings.items():
         if key == "message_forwarding":

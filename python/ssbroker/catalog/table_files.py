@@ -140,11 +140,11 @@ _OTHER_VIEWS: Final = {
     "far_service": "conversations, as in sys.conversation_endpoints",
     "is_receive_enabled": "queues, as in sys.service_queues",
 }
-"""What a file contains that has this column, which no table of a catalog has."""
+"""The content of a file with this column, which no table of a catalog has."""
 
 
 def _refuse_messages(columns: Sequence[str], path: Path) -> None:
-    """Refuses an export of another view that was specified as a catalog."""
+    """Rejects an export of a different view that was passed as a catalog."""
     column = next((each for each in _OTHER_VIEWS if each in columns), None)
     if column is None or "remote_service_name" in columns:  # a table of routes may have additional columns
         return

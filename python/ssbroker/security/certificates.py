@@ -337,7 +337,9 @@ def _alternative_name(name: str) -> x509.GeneralName:
     try:
         return x509.DNSName(name)
     except ValueError as error:
-        raise OptionError(f"name: a DNS name may contain only ASCII characters, got {name!r:.80}") from error
+        raise OptionError(
+            f"name: a DNS name can contain only ASCII characters, got {name!r:.80}; use its xn-- form"
+        ) from error
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: PrivateKey, validity: Validity) -> x509.CertificateBuilder:

@@ -161,7 +161,7 @@ class ConnectionPool:
         self.check()
         if FORKS.is_unsafe:
             raise StorageError(
-                f"{self._path}: other threads were using SQLite when this process was forked, so it may wait for them forever; "
+                f"{self._path}: other threads were using SQLite when this process was forked, so this process could wait for them forever; "
                 "fork before you open an instance, or start processes with `spawn`",
                 file=str(self._path),
             )
@@ -193,7 +193,7 @@ class ConnectionPool:
         return [each for each in self._connections() if each.user is not None]
 
     def resume(self, connection: Connection, *, wait: float) -> bool:
-        """Uses a connection again that was kept while it had no user; returns False if a fork has closed it."""
+        """Takes a connection again that its caller has kept without using it; returns False if a fork has closed the connection."""
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
         if self.is_inherited:
@@ -212,8 +212,8 @@ class ConnectionPool:
     def block_commits(self, connection: Connection) -> None:
         """Makes every commit on a connection fail until its commit hook is removed.
 
-        Then neither `COMMIT` in an application's SQL, nor a statement after SQLite has rolled back the transaction by itself (as it does
-        when a disk fails), can commit part of a transaction.
+        This prevents two ways of committing only a part of a transaction: `COMMIT` in an application's SQL, and a statement after SQLite
+        has rolled back the transaction by itself, as it does when a disk fails.
         """
         connection.set_commit_hook(self._reject_commit)
 

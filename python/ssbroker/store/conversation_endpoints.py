@@ -44,7 +44,7 @@ class ConversationEndpoint(NamedTuple):
     far_peer: bytes | None = None
     """Identity of the peer that delivered the first data of the remote endpoint, if the conversation is not secured."""
     session_key: bytes | None = None
-    """Key with which this side of a secured conversation encrypts its messages."""
+    """Key with which this endpoint of a secured conversation encrypts its messages."""
     far_session_key: bytes | None = None
     """Key of the remote endpoint, if it differs from `session_key`."""
     far_certificate: bytes | None = None

@@ -27,8 +27,8 @@ class FileOwnership:
 
     A file in the instance folder records the instance id as its owner; it is copied and moved with the folder. A
     file elsewhere is not copied with the folder, so it records an id that is also derived from the inode of msdb. A
-    restored or copied msdb therefore does not own the files that the original has attached from other folders, even if
-    these were detached in the meantime or replaced with a backup.
+    restored or copied msdb therefore does not own the files that the original has attached from other folders. This
+    applies even if these files were later detached, or replaced with a backup.
 
     Attributes:
         instance_id: The id of the instance.

@@ -345,8 +345,8 @@ _NAME: Final = ("name",)
 def lazy_objects(connection: Connection) -> Objects:
     """Returns a lazy view of the objects: an object is read when it is looked up, and all objects of a kind are read when they are iterated.
 
-    Changes on the connection are visible immediately, except those of the database row, the endpoint and the master key, and except in
-    properties that were used before, such as `queues_by_id`. The connection must hold the write lock.
+    Changes on the connection are visible immediately, with two exceptions: changes of the database row, the endpoint and the master key,
+    and properties that were used before, such as `queues_by_id`. The connection must hold the write lock.
     """
     version, broker = load_broker(connection)
     return Objects(

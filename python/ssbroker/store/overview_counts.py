@@ -169,7 +169,7 @@ _LEASES: Final = f"""
     FROM ssb_group_leases JOIN ssb_queues USING (queue_id) GROUP BY queue_id, 3 ORDER BY schema_name, name, 3"""  # noqa: S608
 _CONVERSATIONS: Final = """
     SELECT state, count(*), min(begin_time) FROM ssb_conversation_endpoints GROUP BY state ORDER BY state"""
-# SQLite takes the error from the row with the maximum.
+# SQLite reads the error from the row with the maximum.
 _MOVED: Final = """
     SELECT q.schema_name, q.name, p.schema_name, p.name, count(*), max(failed_at), error
     FROM ssb_failures f JOIN ssb_queues q USING (queue_id) JOIN ssb_queues p ON p.queue_id = moved_to

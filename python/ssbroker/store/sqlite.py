@@ -383,7 +383,7 @@ def _connection_class() -> type[Connection]:
         def close(self, force: bool = False) -> None:  # noqa: FBT001, FBT002  # apsw's signature
             if not force and self.exec_trace is not None:  # an application has the connection
                 raise BrokerError(
-                    f"{self.filename}: the connection of a `with` block cannot be closed, because others use it after the block; leave the block instead"
+                    f"{self.filename}: the connection of a `with` block cannot be closed, because ssbroker uses it again after the block; leave the block instead"
                 )
             if self.statements is not None:
                 self.statements.close()

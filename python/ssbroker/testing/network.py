@@ -98,7 +98,7 @@ class Faults:
             corruption=share(0.1),
             partitions=share(4, rare=True),
             one_way=round(random.random(), 2),
-            outage_period=round(random.uniform(1, 30), 1) if random.random() < 0.15 else 0.0,  # noqa: PLR2004 - a menu
+            outage_period=round(random.uniform(1, 30), 1) if random.random() < 0.15 else 0.0,  # noqa: PLR2004 - a probability
             crashes=share(0.1, rare=True),
             rollbacks=share(0.1, rare=True),
             clock_jumps=share(4, rare=True),

@@ -374,7 +374,7 @@ class Simulation:
         random = self._random
         initiator, target = random.sample(sorted(self._nodes.values(), key=lambda node: node.name), 2)
         conversation = random.randbytes(12) + number.to_bytes(4)
-        if random.random() < 0.5:  # noqa: PLR2004 - half of them
+        if random.random() < 0.5:  # noqa: PLR2004 - a probability
             self._session_keys[conversation] = random.randbytes(32)
         endpoint = DialogEndpoint(
             conversation_id=conversation,
@@ -492,5 +492,5 @@ def _random_settings(random: Random) -> ProtocolSettings:
         window_fragments=random.choice([8, 64, 1024]),
         fragments_per_turn=random.choice([4, 64, 64]),
         integrity=random.choice(["strict", "strict", "strict", "compat"]),
-        honor_priority=random.random() < 0.5,  # noqa: PLR2004 - half of them
+        honor_priority=random.random() < 0.5,  # noqa: PLR2004 - a probability
     )

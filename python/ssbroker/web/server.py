@@ -71,8 +71,8 @@ _LOGGER: Final = logging.getLogger("ssbroker.web")
 class HttpServer:
     """Serves the live page, `/state`, `/events`, `/explain`, `/metrics` and `/health` of an instance, in a thread.
 
-    Without a token, the server answers only requests whose `Host` is an address, `localhost`, or `host`, so that a page
-    of another site that points its own name at this machine cannot read the data. With a token, requests for data must
+    Without a token, the server answers only requests whose `Host` is an address, `localhost`, or `host`. Otherwise, a page
+    of a different site whose name resolves to this machine could read the data. With a token, requests for data must
     send the token; without it, `/health` reports only whether there are problems.
 
     Args:
