@@ -26,7 +26,7 @@ def browser_path() -> str | None:
 
 
 def skip_without_browser() -> None:
-    """Skips the test if no browser is installed, which CI must have said: it installs one, or says that it cannot and sets a variable."""
+    """Skips the test if no browser is installed and SSBROKER_WITHOUT_BROWSER is 1; fails if the variable is not set."""
     if browser_path() is None:
         assert os.environ.get("SSBROKER_WITHOUT_BROWSER") == "1", (
             f"no browser is installed ({', '.join(NAMES)}): install chromium, or set SSBROKER_WITHOUT_BROWSER=1 to skip the tests that need one"

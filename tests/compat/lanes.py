@@ -35,9 +35,9 @@ class Lane:
 
     Attributes:
         name: Its name, and the heading of its column in the table; a lane without Spark has no column.
-        packages: What is there before ssbroker is installed.
+        packages: The packages that are installed before ssbroker.
         broker: How the libraries of the broker are installed.
-        refused: The features that do not work, and what the error says.
+        refused: The features that do not work, and a part of the error message.
         python: The command of its Python, if it is installed; otherwise that which runs the lanes.
         server: The lane whose Spark serves this one by Spark Connect; None if the lane has its own.
     """

@@ -9,7 +9,7 @@ from ssbroker._compat import is_older
 
 
 def needs_pyarrow(minimum: str, why: str) -> pytest.MarkDecorator:
-    """Skips a test if pyarrow is older; `why` says what it lacks."""
+    """Skips a test if pyarrow is older; `why` is what it lacks."""
     return pytest.mark.skipif(
         is_older(pa.__version__, minimum), reason=f"needs pyarrow {minimum} or newer, {pa.__version__} {why}"
     )

@@ -345,7 +345,7 @@ def test_missing_service_is_reported_where_a_database_may_have_the_broker_id(tmp
 
 @pytest.mark.rule("I5")
 def test_broker_id_that_new_broker_has_replaced_is_another_id(tmp_path: Path) -> None:
-    """The catalog does not state the new id, but it is not the former one."""
+    """The catalog does not contain the new id, but the new id differs from the former one."""
     script = f"USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n{_SERVICE}GO\nALTER DATABASE Orders SET NEW_BROKER\n"
     text = " ".join(str(_explained(script, tmp_path, to_broker_instance=_ORDERS)).split())
     assert f'The service is in "Orders", whose broker id is not {_ORDERS}' in text

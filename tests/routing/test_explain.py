@@ -111,7 +111,7 @@ def test_the_scenarios_of_text_tests_have_the_structure_of_native_explanations()
     [("Stores", True), ("Sales", False), (None, False)],
 )
 def test_the_own_database_is_preferred_only_for_local_conversations(database: str | None, *, comes_first: bool) -> None:
-    """Explanations once said so of messages from outside and of those that returned to this instance."""
+    """Explanations used to mention this for messages from outside, and for those that returned to this instance."""
     tables = routes(
         {"name": "ToMyself", "remote_service_name": "//Orders", "address": "TCP://me"},
         {"name": "Here", "address": "LOCAL", "database": "Stores"},

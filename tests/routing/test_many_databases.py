@@ -1,4 +1,4 @@
-"""With so many databases that names without a route have no entry of their own in the decision table."""
+"""Routing with so many databases that names without a route have no entry of their own in the decision table."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ DEFAULTS = (route(1, "LOCAL", table=USER), route(1, "LOCAL", table=MSDB))
 
 
 def instance(*routes: Route, forwarding: bool = False) -> World:
-    """The user database has one service, `LocalService`; both tables have `AutoCreatedLocal`."""
+    """Returns an instance whose user database has one service, `LocalService`; both routing tables have `AutoCreatedLocal`."""
     return World(
         routes=(*DEFAULTS, *routes),
         databases=(Database(name=USER, service_broker_guid=HERE),),

@@ -113,7 +113,7 @@ def test_ties_that_appear_when_a_route_expires_are_found_at_the_call(spark: Spar
 
 @pytest.mark.parametrize("given", [None, ONE_DATABASE, "conversations.parquet", pa.table({"to_service_name": ["//s"]})])
 def test_arguments_that_are_not_spark_dataframes_are_refused(spark: SparkSession, given: Any) -> None:
-    """A pandas frame used to fail with an `AttributeError`."""
+    """A pandas DataFrame used to fail with an `AttributeError`."""
     message = f"expected a Spark DataFrame, .*, got .*{type(given).__qualname__}$"
     for call in (
         lambda: ssbroker.spark.route(given, ONE_DATABASE),

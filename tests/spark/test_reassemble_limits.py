@@ -125,7 +125,7 @@ def test_limits_of_a_single_message(spark: SparkSession, strategy: Any, option: 
 
 
 def test_high_sequence_numbers_are_accepted(spark: SparkSession) -> None:
-    """After a shuffle, the first fragment of a direction says nothing about its progress."""
+    """After a shuffle, the first fragment of a direction can have any sequence number."""
     table = fragments(first=2**40, messages=2)
     rows = collect_all(ssbroker.spark.reassemble(frame(spark, table), in_order=False))
     assert [row[2] for row in rows["messages"]] == [2**40, 2**40 + 1]

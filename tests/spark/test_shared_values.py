@@ -67,7 +67,7 @@ def test_options_are_not_confused(spark: SparkSession) -> None:
 
 
 def test_a_dataframe_keeps_its_catalog_after_newer_ones(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that reloads its catalog all day keeps only the latest few."""
+    """If a program reloads its catalog repeatedly, only the latest catalogs are kept."""
     monkeypatch.setattr(shared_values, "_broadcasts", {})
     catalog, table = world(25, conversations=20)
     routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, engine="arrow")
@@ -96,7 +96,7 @@ def test_references_unpickle_without_broadcasts(spark: SparkSession) -> None:
 
 
 def test_streams_on_connect_send_values_inline() -> None:
-    """A stream on Spark Connect sees no artifacts. The value does not show in the repr."""
+    """A stream on Spark Connect cannot read artifacts. The repr does not contain the value."""
     connect: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     keys = {bytes(16): b"a key of sixteen"}
     shared = pickle.loads(pickle.dumps(shared_values.share_session_keys(connect, keys, in_stream=True)))

@@ -1,4 +1,4 @@
-"""A worker without ssbroker, or with another version of it, fails with an error that says what to install."""
+"""A worker without ssbroker, or with another version of it, fails with an error that names what to install."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ spark.stop()
 
 
 def test_the_job_of_a_worker_without_the_package_fails_with_this_error(tmp_path: Path) -> None:
-    """Its Python finds everything but ssbroker."""
+    """The worker's Python can import everything except ssbroker."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['ssbroker'] = None\n")
     worker = tmp_path / "python"
     worker.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')

@@ -1,6 +1,6 @@
-"""CHANGELOG.md and the version agree. Run: check_changelog.py VERSION, with the tag in GITHUB_REF_NAME if GITHUB_REF_TYPE is `tag`.
+"""Checks that CHANGELOG.md describes the version. Run: check_changelog.py VERSION, with the tag in GITHUB_REF_NAME if GITHUB_REF_TYPE is `tag`.
 
-The newest section is that of the version, as `## [VERSION] - unreleased`, and with a date once it is tagged.
+The newest section must be that of the version: `## [VERSION] - unreleased`, or with a date if the version is tagged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SECTION = re.compile(r"^## \[(?P<version>[^]]+)\] - (?P<date>\d{4}-\d{2}-\d{2}|u
 def problem(changelog: str, version: str, tag: str | None) -> str | None:
     """Returns what is wrong; `tag` is that of the release, if there is one."""
     if tag is not None and tag != f"v{version}":
-        return f"the tag is {tag}, and Cargo.toml states version {version}: tag v{version}, or change the version"
+        return f"the tag is {tag}, and Cargo.toml specifies version {version}: tag v{version}, or change the version"
     newest = SECTION.search(changelog)
     if newest is None or newest["version"] != version:
         expected = "YYYY-MM-DD" if tag else "unreleased"

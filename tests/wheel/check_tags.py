@@ -1,6 +1,6 @@
-"""A wheel is whole and free of what belongs to the sources. Run: check_tags.py WHEEL.
+"""Checks that a wheel is complete, and contains nothing that belongs only to the sources. Run: check_tags.py WHEEL.
 
-It is for every Python from 3.11 on, or for Python 3.14 without the GIL.
+The wheel must support every Python from 3.11 on, or Python 3.14 without the GIL.
 If auditwheel is installed, the symbols of the native module must be those of the wheel's platform.
 """
 
@@ -17,7 +17,7 @@ OWN = ("ssbroker/", "pyspark_ssbroker/", "ssbroker-")
 
 
 def problems(wheel: Path) -> list[str]:
-    """Returns what is wrong with a wheel."""
+    """Returns the problems of a wheel."""
     tag = next((each for each in TAGS if f"-{each}-" in wheel.name), TAGS[0])
     found = [] if f"-{tag}-" in wheel.name else [f"{wheel.name} is not tagged {' or '.join(TAGS)}"]
     with zipfile.ZipFile(wheel) as archive:
@@ -35,7 +35,11 @@ def problems(wheel: Path) -> list[str]:
     if not (len(native) == 1 and (suffix in native[0] or native[0].endswith(".pyd"))):
         found.append(f"the native module is {native}")
     found += [f"{name} does not belong here" for name in names if not name.startswith(OWN)]
-    return found if tags and all(f"Tag: {tag}-" in text for text in tags) else [*found, "the metadata say another tag"]
+    return (
+        found
+        if tags and all(f"Tag: {tag}-" in text for text in tags)
+        else [*found, "the metadata contains a different tag"]
+    )
 
 
 def platform_problems(wheel: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Uses an installed ssbroker that has nothing beside it but what it requires: the library, the command, and no pyspark."""
+"""Checks an installed ssbroker in an environment with only its requirements: the library, the command, and the error without PySpark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ssbroker import _core
 
 
 def library() -> None:
-    """The library routes a batch with a router that was pickled."""
+    """Checks that the library routes a batch with a router that was pickled."""
     router = pickle.loads(pickle.dumps(ssbroker.Router(ssbroker.Catalog.load("routes.sql"), tie_break="first")))
     waiting = {"to_service_name": ["//shop/Stock", "//shop/Nothing"], "to_broker_instance": pa.nulls(2, pa.string())}
     decisions = router.route(pa.table({"database": ["Sales", "Sales"], **waiting})).to_pydict()
@@ -26,7 +26,7 @@ def library() -> None:
 
 
 def spark_package() -> None:
-    """Without PySpark, `ssbroker.spark` says what to install."""
+    """Checks that without PySpark, the error of `ssbroker.spark` names what to install."""
     assert importlib.util.find_spec("pyspark") is None, "this environment must not have pyspark"
     assert importlib.util.find_spec("pyspark_ssbroker") is not None, "Spark would not find its format `ssbroker`"
     try:
@@ -38,7 +38,7 @@ def spark_package() -> None:
 
 
 def command() -> None:
-    """The command answers, and says what is wrong in one line; without its libraries, it says what to install."""
+    """Checks that the command runs, and prints an error in one line; without its libraries, the error names what to install."""
     if importlib.util.find_spec("typer") is None:
         refused = subprocess.run(["ssbroker", "--version"], capture_output=True, text=True, check=False)
         needs = "ssbroker: the command line needs rich and typer: pip install 'ssbroker[cli]'\n"
@@ -55,7 +55,7 @@ def command() -> None:
 
 
 def main() -> None:
-    """Run every check."""
+    """Runs every check."""
     assert Path(ssbroker.__file__).is_relative_to(sys.prefix), ssbroker.__file__
     assert _core.build_profile == "release", _core.build_profile
     library()

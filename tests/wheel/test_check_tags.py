@@ -47,7 +47,7 @@ def test_a_wheel_without_the_gil_has_a_native_module_of_its_own(tmp_path: Path) 
     ("name", "members", "tag", "says"),
     [
         ("ssbroker-0.1.0-cp311-cp311-linux_x86_64.whl", WHOLE, "cp311-abi3-linux_x86_64", "is not tagged cp311-abi3"),
-        (NAME, WHOLE, "cp311-cp311-linux_x86_64", "the metadata say another tag"),
+        (NAME, WHOLE, "cp311-cp311-linux_x86_64", "the metadata contains a different tag"),
         (
             NAME,
             [name for name in WHOLE if name != "ssbroker/py.typed"],

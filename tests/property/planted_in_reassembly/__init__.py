@@ -1,4 +1,4 @@
-"""Bugs planted in the reassembly oracle, one in each class; its docstring states the broken rule and how."""
+"""Bugs planted in the reassembly oracle, one in each class; the docstring of a class names the broken rule and describes the bug."""
 
 from __future__ import annotations
 

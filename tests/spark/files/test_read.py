@@ -176,7 +176,7 @@ def test_tables_with_removed_files_are_refused(tmp_path: Path, mark: str, name: 
 
 
 def test_files_in_hive_partitions_are_refused(tmp_path: Path) -> None:
-    """They do not contain the column that the folder names; without it, they would be routed wrongly."""
+    """The files do not contain the column that the folder name specifies; without this column, rows would be routed wrongly."""
     folder = tmp_path / "in" / "day=2026-11-01" / "database=Sales"
     folder.mkdir(parents=True)
     (folder / "a.parquet").touch()

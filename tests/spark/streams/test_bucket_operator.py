@@ -1,4 +1,4 @@
-"""A bucket as Spark sees it: state parts, one timer, cells in and out; run by Spark's own tester, without a session."""
+"""The stateful operator: state parts, one timer, cells in and out; run by Spark's own tester, without a session."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def test_changeable_catalogs_are_checked_while_messages_wait() -> None:
 
 
 def test_messages_beyond_the_limit_are_emitted_as_delayed_oldest_first() -> None:
-    """A reader sees that they are not retried; the remaining ones keep their order."""
+    """Their decision shows that they are not retried; the remaining ones keep their order."""
     runner = runner_with(catalog(ROUTED), max_delayed_bytes=1000)
     first = runner.run(service_batch(*(message_to(LATE, number) for number in range(3))))
     assert first == {}

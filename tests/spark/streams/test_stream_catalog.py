@@ -36,7 +36,7 @@ def script(service: str) -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Writes the file beside the path and renames it, as one replaces a file that others read."""
+    """Writes the file next to the path and renames it, so that readers never find an incomplete file."""
     beside = path.with_name("beside")
     beside.write_text(text)
     beside.replace(path)
