@@ -12,6 +12,7 @@ PACKAGE = ROOT / "python" / "ssbroker"
 INTERNAL = {
     "EncodingError": "DdlError",
     "FileNotEmptyError": "BrokerError",
+    "InvalidCellError": "InputError",
 }
 """Subclasses that users do not need to tell apart, and the class that they get."""
 CLASSES = {

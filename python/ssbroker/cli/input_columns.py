@@ -20,6 +20,8 @@ class InputColumns:
     """The columns that the command adds; an input file must not have them."""
     operation: str
     """A noun that describes what the command does, for messages."""
+    secret: str | None = None
+    """The column whose values must not be shown."""
 
     @property
     def json_schema(self) -> pa.Schema:
@@ -78,6 +80,7 @@ SESSION_KEY_COLUMNS: Final = InputColumns(
     schema=make_schema(*_ID_FIELDS, pa.field("session_key", pa.binary(), nullable=False)),
     added=(),
     operation="reassembly",
+    secret="session_key",  # noqa: S106 - the name of a column
 )
 """The columns of the input of `reassemble --session-keys`."""
 
@@ -96,7 +99,7 @@ def fragment_columns(*, session_key_column: str | None = None) -> InputColumns:
         pa.field("fragment_signature", pa.binary()),
         *(key for key in keys if key.name not in schemas.FRAGMENTS.names),
     )
-    return InputColumns(schema=schema, added=(), operation="reassembly")
+    return InputColumns(schema=schema, added=(), operation="reassembly", secret=session_key_column)
 
 
 def _json_type(data_type: pa.DataType) -> pa.DataType:

@@ -89,7 +89,9 @@ def open_inputs(
         elif file_format is Format.CSV:
             inputs.append(CsvInput(file, input_columns=input_columns, lists_invalid=lists_invalid))
         elif file_format is Format.JSONL:
-            inputs.append(JsonLinesInput(file, input_columns=input_columns, schema=json_schema))
+            inputs.append(
+                JsonLinesInput(file, input_columns=input_columns, schema=json_schema, lists_invalid=lists_invalid)
+            )
         else:
             inputs.append(ArrowInput(file, is_stream=file_format is Format.ARROWS))
         _refuse_names_of_endpoints(inputs[-1], input_columns)

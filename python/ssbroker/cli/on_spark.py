@@ -74,7 +74,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
                 _write_folder(_given_columns(rejected, job), rejected_part, job.rejected)
                 kinds = session.read.parquet(str(rejected_part)).groupBy("column", "reason")
                 for column, reason, rows, example in kinds.agg({"*": "count", "value": "min"}).collect():
-                    counts.add_rejected(column, reason, example=example, rows=rows)
+                    counts.rejected.add(column, reason, example=example, rows=rows)
             top = {"next_hop_address": TOP_ROWS, "target_database": TOP_ROWS}
             routed = session.read.parquet(str(part))
             value_counts = _count_values(routed, COUNTED_COLUMNS, top=top)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import json
 import mmap
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,7 +139,7 @@ class CsvInput:
     Args:
         file: The file.
         input_columns: The columns that the command reads.
-        lists_invalid: Whether the command lists invalid rows, so that a cell that is no boolean raises no error.
+        lists_invalid: Whether the command lists invalid rows, so that a cell that cannot be converted raises no error.
     """
 
     def __init__(self, file: Path, *, input_columns: InputColumns, lists_invalid: bool = False) -> None:
@@ -167,12 +166,11 @@ class CsvInput:
             yield empty_batch(self._csv.schema), self.file.stat().st_size
 
     def _load(self, chunk: Chunk) -> LoadedChunk:
-        found: list[dict[str, Any]] | None = [] if self._lists_invalid else None
+        found: dict[int, dict[str, Any]] | None = {} if self._lists_invalid else None
         batch = convert_csv(
             chunk.load().batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file, rejected=found
         )
-        invalid = pa.Table.from_pylist(found, schema=schemas.REJECTED_CONVERSATIONS) if found else None
-        return LoadedChunk(batch=batch, invalid=invalid)
+        return LoadedChunk(batch=batch, invalid=_invalid_rows(found))
 
 
 class JsonLinesInput:
@@ -182,10 +180,14 @@ class JsonLinesInput:
         file: The file.
         input_columns: The columns that the command reads.
         schema: The columns to parse, with binary columns as text; None to copy the lines to the output unchanged.
+        lists_invalid: Whether the command lists invalid rows, so that text that is not hexadecimal raises no error.
     """
 
-    def __init__(self, file: Path, *, input_columns: InputColumns, schema: pa.Schema | None) -> None:
+    def __init__(
+        self, file: Path, *, input_columns: InputColumns, schema: pa.Schema | None, lists_invalid: bool = False
+    ) -> None:
         self.file = file
+        self._lists_invalid = lists_invalid
         self._input_columns = input_columns
         self._json_schema = schema or input_columns.json_schema
         self._empty = empty_batch(self._json_schema)
@@ -207,7 +209,7 @@ class JsonLinesInput:
                 memory_bytes=3 * len(block),
                 end_position=position,
                 load=partial(self._load, block, first_row),
-                line_number=partial(_line_number, block, first_row),
+                line_number=_LineNumbers(block, first_row),
             )
         if is_empty:
             lines = pa.nulls(0, pa.large_string()) if self.schema is None else None
@@ -226,10 +228,11 @@ class JsonLinesInput:
             explicit_schema=self._json_schema, unexpected_field_behavior="error" if self.schema else "ignore"
         )
         batch = _parse_block(block, options, self._input_columns, self.file, first_row, rows=len(lines))
-        row_in_file = partial(_line_number, block, first_row)
-        batch = convert_json(batch, self._input_columns, file=self.file, row_in_file=row_in_file)
+        row_in_file = _LineNumbers(block, first_row)
+        found: dict[int, dict[str, Any]] | None = {} if self._lists_invalid else None
+        batch = convert_json(batch, self._input_columns, file=self.file, row_in_file=row_in_file, rejected=found)
         if self.schema is not None:
-            return LoadedChunk(batch=batch)
+            return LoadedChunk(batch=batch, invalid=_invalid_rows(found))
         _reject_added_columns(block, self._input_columns, file=self.file, first_row=first_row)
         absent = [name for name in self._input_columns.schema.names if name not in (self._present or ())]
         for name in absent:
@@ -243,6 +246,11 @@ class JsonLinesInput:
                     expected="the same columns in all rows",
                 )
         return LoadedChunk(batch=drop_columns(batch, absent), json_lines=lines)
+
+
+def _invalid_rows(found: dict[int, dict[str, Any]] | None) -> pa.Table | None:
+    """Returns the rows with cells that cannot be converted as a table; None if there are none."""
+    return pa.Table.from_pylist(list(found.values()), schema=schemas.REJECTED_CONVERSATIONS) if found else None
 
 
 def _read_blocks(file: Path) -> Iterator[tuple[bytes, int, int]]:
@@ -267,15 +275,24 @@ def _read_blocks(file: Path) -> Iterator[tuple[bytes, int, int]]:
             yield last, first_row, position
 
 
-def _line_number(block: bytes, first: int, row: int) -> int:
-    r"""Returns the line in the file of a row in a block; the first line of the block is `first`, and blank lines are not rows.
+class _LineNumbers:
+    r"""Maps the rows of a block to their lines in the file; the first line of the block is `first`, and blank lines are not rows.
 
     Examples:
-        >>> _line_number(b"{}\n\n \n{}\n", 10, 1)
+        >>> _LineNumbers(b"{}\n\n \n{}\n", 10)(1)
         13
     """
-    filled = (number for number, line in enumerate(block.split(b"\n"), first) if line.strip())
-    return next(itertools.islice(filled, row, None), first + row)
+
+    def __init__(self, block: bytes, first: int) -> None:
+        self._block: Final = block
+        self._first: Final = first
+
+    def __call__(self, row: int) -> int:
+        return self._filled[row] if row < len(self._filled) else self._first + row
+
+    @cached_property
+    def _filled(self) -> list[int]:
+        return [number for number, line in enumerate(self._block.split(b"\n"), self._first) if line.strip()]
 
 
 def _split_lines(block: bytes, file: Path, first_row: int) -> Any:
@@ -371,7 +388,7 @@ def _changed_type_error(arrow_message: str, block: bytes, file: Path, first_row:
     if found is None:
         return None
     name, before, after, row = found.groups()
-    where = f"row {_line_number(block, first_row, int(row))}"
+    where = f"row {_LineNumbers(block, first_row)(int(row))}"
     return _two_types_error(file, name, where, before=before, after=after)
 
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from ssbroker.cli.diagnose_options import HtmlOption, database_names, instance_name, write_text
+from ssbroker.cli.invalid_rows import InvalidRows
 from ssbroker.cli.options import (
     AtOption,
     CatalogArgument,
@@ -31,7 +32,7 @@ from ssbroker.cli.options import (
 )
 from ssbroker.cli.output_paths import check_writable
 from ssbroker.cli.route_files import RouteJob, route_files
-from ssbroker.cli.route_summary import TOP_ROWS, RejectedRows, RouteCounts, RouteSummary
+from ssbroker.cli.route_summary import TOP_ROWS, RouteCounts, RouteSummary
 
 EXAMPLES = """Examples:
 
@@ -141,9 +142,10 @@ def route(
         rows=counts.rows,
         rejected=None
         if rejected is None
-        else RejectedRows(
-            causes=counts.all_rejected(),
+        else InvalidRows(
+            causes=counts.rejected.all(),
             output=str(rejected),
+            verb="rejected",
             databases=database_names({"": job.loaded_catalog}),
         ),
         seconds=time.perf_counter() - started_at,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
 
-from ssbroker import _dataframes as dataframes
 from ssbroker import schemas
 from ssbroker._arrow_types import without_dictionaries
 from ssbroker.catalog.catalog import Catalog
@@ -21,19 +20,26 @@ from ssbroker.cli.chunks import (
     IN_FLIGHT_BYTES_MAX,
     Chunk,
     InputFile,
-    LoadedChunk,
     all_chunks,
     total_bytes,
 )
 from ssbroker.cli.errors import error_in_file
-from ssbroker.cli.file_formats import Format, input_format, output_format
+from ssbroker.cli.file_formats import Format, output_format
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
 from ssbroker.cli.input_files import common_schema, conform, expand_patterns, open_inputs, sent_by_target
+from ssbroker.cli.invalid_rows import (
+    INVALID_ROWS_SCHEMA,
+    in_order,
+    invalid_in_file,
+    load_valid_rows,
+    without_invalid_rows,
+)
 from ssbroker.cli.options import as_options, suggesting_lenient
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_files
 from ssbroker.cli.parallel_map import configure_threads, ordered_map
 from ssbroker.cli.route_summary import RouteCounts, count_values
 from ssbroker.cli.terminal import ProgressBar
+from ssbroker.cli.text_conversion import InvalidCellError
 from ssbroker.cli.writers import OutputFile
 from ssbroker.exceptions import InputError, InvalidGuidError, NullError, SchemaError, UnknownDatabaseError
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -117,14 +123,11 @@ def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, l
         rejected_file = None
         if job.rejected is not None:
             rejected_file = opened.enter_context(
-                OutputFile(rejected_part[0], rejected_format[0], _REJECTED_SCHEMA, output=job.rejected)
+                OutputFile(rejected_part[0], rejected_format[0], INVALID_ROWS_SCHEMA, output=job.rejected)
             )
         chunks = _routed_chunks(job, router, inputs, schema, output_file, threads=threads)
         counts = _write(chunks, inputs, output_file, rejected_file, progress=progress)
     return counts, files
-
-
-_REJECTED_SCHEMA: Final = pa.schema([pa.field("file", pa.string(), nullable=False), *schemas.REJECTED_CONVERSATIONS])
 
 
 def _routed_chunks(
@@ -138,7 +141,11 @@ def _routed_chunks(
 ) -> Generator[_RoutedChunk]:
     def route_chunk(item: tuple[Chunk, int]) -> _RoutedChunk:
         chunk, position = item
-        loaded, row_in_file, rejected = _set_invalid_cells_aside(chunk)
+        try:
+            valid = load_valid_rows(chunk)
+        except InvalidCellError as error:
+            raise _with_option(error) from None
+        loaded, row_in_file, rejected = valid.loaded, valid.row_in_file, valid.invalid
         messages = sent_by_target(loaded.batch, chunk.file) if job.from_target else loaded.batch
         try:
             if job.rejected is None:
@@ -146,8 +153,8 @@ def _routed_chunks(
             else:
                 decisions, invalid = router.route(messages, now=job.now, errors="reject")
                 if invalid.num_rows:
-                    loaded = _without_invalid_rows(loaded, invalid)
-                    rejected.append(_with_row_numbers(invalid, chunk.file, row_in_file))
+                    loaded = without_invalid_rows(loaded, invalid)
+                    rejected.append(invalid_in_file(invalid, chunk, row_in_file))
         except (InputError, SchemaError) as error:
             raise _with_option(error_in_file(error, file=chunk.file, row_in_file=row_in_file)) from error
         if loaded.json_lines is None:
@@ -159,7 +166,7 @@ def _routed_chunks(
             value_counts=count_values(decisions),
             rows=decisions.num_rows,
             position=position,
-            rejected=pa.Table.from_batches(rejected).sort_by("row") if rejected else None,
+            rejected=in_order(rejected) if rejected else None,
             traffic=None if job.html is None else _traffic(loaded.batch, decisions),
         )
 
@@ -188,48 +195,11 @@ def _write(
             if rejected_file is not None and chunk.rejected is not None:
                 for batch in chunk.rejected.to_batches():
                     rejected_file.write(rejected_file.encode(batch))
-                columns = (chunk.rejected.column(name).to_pylist() for name in ("column", "reason", "value"))
-                for column, reason, value in zip(*columns, strict=True):
-                    counts.add_rejected(column, reason, example=value)
+                counts.rejected.add_rows(chunk.rejected)
             counts.add(chunk.value_counts, rows=chunk.rows, traffic=chunk.traffic)
             bar.update(rows=counts.rows, position=chunk.position)
         bar.update(rows=counts.rows, position=total)
     return counts
-
-
-def _without_invalid_rows(loaded: LoadedChunk, invalid: pa.Table) -> LoadedChunk:
-    kept = dataframes.kept_rows(invalid, rows=loaded.batch.num_rows)
-    lines = None if loaded.json_lines is None else loaded.json_lines.filter(pa.array(kept))
-    return LoadedChunk(batch=dataframes.filter_batch(loaded.batch, kept), json_lines=lines)
-
-
-def _set_invalid_cells_aside(chunk: Chunk) -> tuple[LoadedChunk, Callable[[int], int], list[pa.RecordBatch]]:
-    """Loads the rows of a chunk without those that `LoadedChunk.invalid` lists; returns these separately.
-
-    The function that is returned converts the numbers of the loaded rows to row numbers in the file.
-    """
-    try:
-        loaded = chunk.load()
-    except InputError as error:
-        if input_format(chunk.file) is not Format.CSV:
-            raise
-        raise _with_option(error) from None
-    if loaded.invalid is None:
-        return loaded, chunk.row_in_file, []
-    kept = pc.indices_nonzero(pa.array(dataframes.kept_rows(loaded.invalid, rows=loaded.batch.num_rows)))
-    rejected = _with_row_numbers(loaded.invalid, chunk.file, chunk.row_in_file)
-    return _without_invalid_rows(loaded, loaded.invalid), lambda row: chunk.row_in_file(kept[row].as_py()), [rejected]
-
-
-def _with_row_numbers(invalid: pa.Table, file: Path, row_in_file: Callable[[int], int]) -> pa.RecordBatch:
-    """Adds the file name to invalid rows, and converts their row numbers to row numbers in the file."""
-    numbers: list[Any] = invalid["row"].to_pylist()
-    columns: list[Any] = [
-        pa.array([str(file)] * len(numbers), pa.string()),
-        pa.array(map(row_in_file, numbers), pa.int64()),
-        *(dataframes.single_array(column) for column in invalid.columns[1:]),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_REJECTED_SCHEMA)
 
 
 def _with_option(error: InputError | SchemaError) -> InputError | SchemaError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
-from ssbroker._text import count_of, did_you_mean
+from ssbroker._text import count_of
 from ssbroker.cli.chunks import UNMERGED_ROWS_MAX
+from ssbroker.cli.invalid_rows import CauseCounts, InvalidRows
 from ssbroker.cli.terminal import FittedTable, cell, print_prose, share_table
 
 COUNTED_COLUMNS: Final = ("outcome", "reason", "match_step", "next_hop_address", "target_database")
@@ -32,7 +33,8 @@ class RouteCounts:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._rejected: dict[tuple[str, str], RejectedCause] = {}
+        self.rejected = CauseCounts()
+        """The invalid rows, if they are set aside."""
         self._counts: dict[str, list[pa.Table]] = {name: [] for name in COUNTED_COLUMNS}
         self.traffic: list[pa.Table] = []
         """The distinct decisions, with their services and frequencies; empty if they are not counted."""
@@ -49,15 +51,6 @@ class RouteCounts:
             tables.append(table)
             if sum(part.num_rows for part in tables[1:]) > UNMERGED_ROWS_MAX:
                 self._counts[name] = [_merge(tables)]
-
-    def add_rejected(self, column: str, reason: str, *, example: str | None, rows: int = 1) -> None:
-        """Adds invalid rows with the same invalid column and reason."""
-        cause = self._rejected.setdefault((column, reason), RejectedCause(column, reason, example))
-        cause.rows += rows
-
-    def all_rejected(self) -> list[RejectedCause]:
-        """Returns the causes of invalid rows, the most frequent first."""
-        return sorted(self._rejected.values(), key=lambda cause: (-cause.rows, cause.column, cause.reason))
 
     def all_traffic(self) -> pa.Table:
         """Returns the traffic that was counted."""
@@ -103,44 +96,6 @@ def _merge(tables: list[pa.Table]) -> pa.Table:
     return pa.table({"value": summed["value"], "count": summed["count_sum"]})
 
 
-@dataclass(slots=True)
-class RejectedCause:
-    """Why rows are invalid. `example` is the value of one of them; None if it is null."""
-
-    column: str
-    reason: str
-    example: str | None
-    rows: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RejectedRows:
-    """The invalid rows of a run."""
-
-    causes: Sequence[RejectedCause]
-    output: str
-    databases: Sequence[str]
-    """The databases of the catalog, one of which may be meant by an unknown name."""
-
-    @property
-    def rows(self) -> int:
-        """The number of invalid rows."""
-        return sum(cause.rows for cause in self.causes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the rejected rows as values for JSON."""
-        return {"rows": self.rows, "output": self.output, "causes": [asdict(cause) for cause in self.causes]}
-
-    def lines(self) -> list[str]:
-        """Returns the lines of the summary: the number of rows, then each cause."""
-        causes = []
-        for cause in self.causes:
-            example = "" if cause.example is None else f", such as {cause.example!r}"
-            meant = did_you_mean(cause.example or "", self.databases) if cause.reason == "unknown_database" else ""
-            causes.append(f"  {cause.rows:,} x {cause.column}: {cause.reason}{example}{meant}")
-        return [f"{count_of(self.rows, 'invalid row')} rejected, listed in {self.output}", *causes]
-
-
 TOP_ROWS: Final = 10
 _STEP_LABELS: Final = {
     0: "reply to this instance",
@@ -168,7 +123,7 @@ class RouteSummary:
     tie_break: str
     rows: int
     """The number of conversations routed."""
-    rejected: RejectedRows | None
+    rejected: InvalidRows | None
     """The invalid rows, if they were written to a file."""
     seconds: float
     """The duration of the run."""

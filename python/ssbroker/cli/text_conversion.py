@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import binascii
-import contextlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -16,6 +17,7 @@ import pyarrow.compute
 from ssbroker._arrow import guid_text, null_where, with_column
 from ssbroker._compat import cast, is_binary_view, is_string_view
 from ssbroker._csv import NULL_TEXTS
+from ssbroker._text import quantity
 from ssbroker.cli.errors import line_of
 from ssbroker.cli.input_columns import InputColumns
 from ssbroker.exceptions import InputError
@@ -32,18 +34,22 @@ _HEX_PATTERN: Final = "^(0[xX])?([0-9a-fA-F]{2})*$"
 _SHOWN_CHARACTERS_MAX: Final = 80
 
 
+class InvalidCellError(InputError):
+    """A cell of a text file cannot be converted to the type of its column."""
+
+
 def convert_csv(
     batch: pa.RecordBatch,
     input_columns: InputColumns,
     *,
     file: Path,
     row_in_file: Callable[[int], int] = int,
-    rejected: list[dict[str, Any]] | None = None,
+    rejected: dict[int, dict[str, Any]] | None = None,
 ) -> pa.RecordBatch:
     """Converts the text of a CSV file to the types that the command expects; other columns remain text.
 
-    In nullable columns, an empty cell, `NULL` and `null` are null. If `rejected` is a list, a cell that is no boolean raises no error:
-    the row is added to the list, and the cell becomes false.
+    In nullable columns, an empty cell, `NULL` and `null` are null. If `rejected` is a dictionary, a cell that cannot be converted raises
+    no error: the first such cell of each row is added to the dictionary, under the number of the row.
 
     Examples:
         >>> from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
@@ -51,75 +57,86 @@ def convert_csv(
         >>> convert_csv(batch, CONVERSATION_COLUMNS, file=Path("c.csv")).to_pylist()
         [{'database': 'Sales', 'is_initiator': True}, {'database': None, 'is_initiator': False}]
     """
+    conversion = _Conversion(input_columns, file, row_in_file, rejected)
     for number, name in enumerate(batch.schema.names):
         if name not in input_columns.schema.names:
             continue
         field, cells = input_columns.schema.field(name), batch.column(number)
         if field.nullable:
             cells = null_where(pc.is_in(cells, value_set=pa.array(NULL_TEXTS)), cells)
-        if field.type == pa.bool_() and rejected is not None:
-            cells, is_invalid = _to_booleans(cells)
-            for row in pc.indices_nonzero(is_invalid).to_pylist():
-                value = batch.column(number)[row].as_py()[:_SHOWN_CHARACTERS_MAX]
-                rejected.append({"row": row, "column": name, "value": value, "reason": "out_of_range"})
-        elif field.type != pa.string():
-            cells = _converted(cells, field, file=file, row_in_file=row_in_file)
+        if field.type != pa.string():
+            cells = conversion.convert(cells, field)
         batch = with_column(batch, number, pa.field(name, cells.type), cells)
     return batch
 
 
 def convert_json(
-    batch: pa.RecordBatch, input_columns: InputColumns, *, file: Path, row_in_file: Callable[[int], int] = int
+    batch: pa.RecordBatch,
+    input_columns: InputColumns,
+    *,
+    file: Path,
+    row_in_file: Callable[[int], int] = int,
+    rejected: dict[int, dict[str, Any]] | None = None,
 ) -> pa.RecordBatch:
-    """Converts hexadecimal text to bytes in the binary columns that the command reads."""
+    """Converts hexadecimal text to bytes in the binary columns that the command reads; `rejected` is as for `convert_csv`."""
+    conversion = _Conversion(input_columns, file, row_in_file, rejected)
     for number, name in enumerate(batch.schema.names):
         if name in input_columns.schema.names and input_columns.schema.field(name).type == pa.binary():
-            field = input_columns.schema.field(name)
-            cells = _converted(batch.column(number), field, file=file, row_in_file=row_in_file)
+            cells = conversion.convert(batch.column(number), input_columns.schema.field(name))
             batch = with_column(batch, number, pa.field(name, cells.type), cells)
     return batch
 
 
-def _converted(
-    cells: ArrowColumn, field: pa.Field[Any], *, file: Path, row_in_file: Callable[[int], int]
-) -> ArrowColumn:
-    try:
-        if field.type == pa.bool_():
-            booleans, is_invalid = _to_booleans(cells)
-            _raise_if_any(is_invalid)
-            return booleans
-        return _to_bytes(cells) if field.type == pa.binary() else _to_integers(cells, field.type)
-    except _BadCellError as error:
-        index = error.args[0]
-        value, row = cells[index].as_py()[:_SHOWN_CHARACTERS_MAX], row_in_file(index)
-        expected = InputColumns.expected_value(field.type)
-        raise InputError(
-            f"{file}: {field.name}, row {row}: {value!r} is not valid; expected {expected}{line_of(file, row)}",
+@dataclass(frozen=True, slots=True)
+class _Conversion:
+    input_columns: InputColumns
+    file: Path
+    row_in_file: Callable[[int], int]
+    rejected: dict[int, dict[str, Any]] | None
+
+    def convert(self, cells: ArrowColumn, field: pa.Field[Any]) -> ArrowColumn:
+        """Converts the cells of a column; raises an error for the first invalid cell, or adds all to `rejected`."""
+        values, is_invalid = _CONVERSIONS[field.type](cells)
+        if is_invalid is None:
+            return values
+        for row in pc.indices_nonzero(is_invalid).to_pylist():
+            shown = self._shown(cells[row].as_py(), field)
+            if self.rejected is None:
+                raise self._error(field, row, shown)
+            self.rejected.setdefault(row, {"row": row, "column": field.name, "value": shown, "reason": "out_of_range"})
+        return values
+
+    def _shown(self, text: str, field: pa.Field[Any]) -> str:
+        is_secret = field.name == self.input_columns.secret
+        return quantity(len(text), "character") if is_secret else text[:_SHOWN_CHARACTERS_MAX]
+
+    def _error(self, field: pa.Field[Any], row: int, shown: str) -> InvalidCellError:
+        number, expected = self.row_in_file(row), InputColumns.expected_value(field.type)
+        return InvalidCellError(
+            f"{self.file}: {field.name}, row {number}: {shown!r} is not valid; expected {expected}{line_of(self.file, number)}",
             column=field.name,
-            row=row,
-            value=value,
+            row=number,
+            value=shown,
             expected=expected,
-        ) from None
+        )
 
 
-class _BadCellError(Exception):
-    """Carries the index of the first invalid cell."""
+Converted: TypeAlias = tuple[ArrowColumn, ArrowColumn | None]
+"""Converted cells, and a mask of the cells that cannot be converted, or None if there are none; their values are arbitrary."""
 
 
-def _to_booleans(cells: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn]:
-    """Returns booleans, and a mask of the cells that are neither boolean nor null."""
+def _to_booleans(cells: ArrowColumn) -> Converted:
     indexes = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(cells)), value_set=pa.array(_BOOLEAN_TEXTS))
-    is_invalid = pc.and_(pc.is_null(indexes), pc.is_valid(cells))
-    return pc.and_(pc.less_equal(indexes, _LAST_TRUE_INDEX), pc.invert(is_invalid)), is_invalid
+    return pc.less_equal(indexes, _LAST_TRUE_INDEX), _any_of(pc.and_(pc.is_null(indexes), pc.is_valid(cells)))
 
 
-def _to_integers(cells: ArrowColumn, data_type: pa.DataType) -> ArrowColumn:
+def _to_integers(cells: ArrowColumn, data_type: pa.DataType) -> Converted:
     trimmed = pc.utf8_trim_whitespace(cells)
     try:
-        return pc.cast(trimmed, data_type)
+        return pc.cast(trimmed, data_type), None
     except pa.ArrowInvalid:
-        _raise_if_any(pa.array([not _is_castable(text, data_type) for text in trimmed.to_pylist()], pa.bool_()))
-        raise
+        is_invalid = pa.array([not _is_castable(text, data_type) for text in trimmed.to_pylist()], pa.bool_())
+        return pc.cast(null_where(is_invalid, trimmed), data_type), is_invalid
 
 
 def _is_castable(text: str | None, data_type: pa.DataType) -> bool:
@@ -130,8 +147,17 @@ def _is_castable(text: str | None, data_type: pa.DataType) -> bool:
     return True
 
 
-def _to_bytes(cells: ArrowColumn) -> ArrowColumn:
+def _to_bytes(cells: ArrowColumn) -> Converted:
     """Decodes hexadecimal digits, with or without a leading `0x`."""
+    decoded = _decoded(cells)
+    if decoded is not None:
+        return decoded, None
+    is_invalid = pc.fill_null(pc.invert(pc.match_substring_regex(cells, _HEX_PATTERN)), False)
+    return _decoded(null_where(is_invalid, cells)), is_invalid
+
+
+def _decoded(cells: ArrowColumn) -> ArrowColumn | None:
+    """Returns the decoded cells; None if some are not hexadecimal digits."""
     text = pc.fill_null(pc.cast(cells, pa.large_string()), "").view(pa.large_binary())
     is_prefixed = pc.or_(pc.starts_with(text, b"0x"), pc.starts_with(text, b"0X"))
     digits = pc.binary_replace_slice(text, 0, 2, b"") if pc.any(is_prefixed).as_py() else text
@@ -140,23 +166,29 @@ def _to_bytes(cells: ArrowColumn) -> ArrowColumn:
     digits = pa.concat_arrays([digits])  # a copy starts at offset 0
     lengths = pc.binary_length(digits)
     _, offsets, data = digits.buffers()
-    decoded = None
-    if not pc.any(pc.equal(pc.bit_wise_and(lengths, 1), 1)).as_py():
-        with contextlib.suppress(binascii.Error):
-            decoded = binascii.unhexlify(memoryview(data)[: pc.sum(lengths).as_py()] if data and len(digits) else b"")
-    if decoded is None:
-        raise _BadCellError(pc.index(pc.match_substring_regex(cells, _HEX_PATTERN), False).as_py())
+    if pc.any(pc.equal(pc.bit_wise_and(lengths, 1), 1)).as_py():
+        return None
+    try:
+        decoded = binascii.unhexlify(memoryview(data)[: pc.sum(lengths).as_py()] if data and len(digits) else b"")
+    except binascii.Error:
+        return None
     ends = pa.Array.from_buffers(pa.int64(), len(digits) + 1, [None, offsets])
     halves = pc.shift_right(ends, 1).buffers()[1] if len(digits) else offsets
     values = pa.Array.from_buffers(pa.large_binary(), len(digits), [None, halves, pa.py_buffer(decoded)])
     return null_where(pc.is_null(cells), values)
 
 
-def _raise_if_any(is_bad: ArrowColumn) -> None:
-    """Raises `_BadCellError` for the first cell that is marked as bad."""
-    index = pc.index(pc.fill_null(is_bad, False), True).as_py()
-    if index >= 0:
-        raise _BadCellError(index)
+def _any_of(mask: ArrowColumn) -> ArrowColumn | None:
+    """Returns a mask, or None if it marks nothing."""
+    return mask if pc.any(mask).as_py() else None
+
+
+_CONVERSIONS: Final[Mapping[pa.DataType, Callable[[ArrowColumn], Converted]]] = {
+    pa.binary(): _to_bytes,
+    pa.bool_(): _to_booleans,
+    pa.int32(): partial(_to_integers, data_type=pa.int32()),
+    pa.int64(): partial(_to_integers, data_type=pa.int64()),
+}
 
 
 def hex_text(column: ArrowColumn) -> ArrowColumn:
