@@ -38,6 +38,7 @@ def test_json_summary(tmp_path: Path, run: Run) -> None:
             "output": str(output),
         },
         "rejected": {"rows": len(wanted["rejected"]), "reasons": reasons, "output": None},
+        "invalid": None,
         "incomplete": {
             "rows": len(pending),
             "waiting": sum(row["first_missing_fragment"] is None for row in pending),

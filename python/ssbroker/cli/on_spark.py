@@ -19,7 +19,7 @@ from ssbroker.cli.input_columns import CONVERSATION_COLUMNS, fragment_columns
 from ssbroker.cli.input_files import already_known_direction, common_schema, expand_patterns, open_inputs
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_folder
 from ssbroker.cli.reassemble_files import ReassembleJob
-from ssbroker.cli.reassemble_summary import ACKNOWLEDGEMENTS, INCOMPLETE, MESSAGES, REJECTED, ReassembleCounts
+from ssbroker.cli.reassemble_summary import ACKNOWLEDGEMENTS, INCOMPLETE, INVALID, MESSAGES, REJECTED, ReassembleCounts
 from ssbroker.cli.route_files import RouteJob
 from ssbroker.cli.route_summary import COUNTED_COLUMNS, TOP_ROWS, RouteCounts
 from ssbroker.exceptions import InputError, OptionError, OutputError
@@ -169,6 +169,10 @@ def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path
 def _check_options(job: ReassembleJob) -> None:
     if job.state is not None or ACKNOWLEDGEMENTS in job.tables:
         raise OptionError("--spark supports neither --state nor --acknowledgements")
+    if INVALID in job.tables:
+        raise OptionError(
+            "--spark does not support --invalid; exclude the invalid rows from the input, or omit --spark"
+        )
     for name in _NOT_ON_SPARK:
         if name in job.options:
             raise OptionError(f"--spark does not support --{name.replace('_', '-')}")

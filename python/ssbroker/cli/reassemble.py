@@ -27,6 +27,7 @@ from ssbroker.cli.reassemble_files import ReassembleJob, default_pending_bytes, 
 from ssbroker.cli.reassemble_summary import (
     ACKNOWLEDGEMENTS,
     INCOMPLETE,
+    INVALID,
     MESSAGES,
     REJECTED,
     ReassembleSummary,
@@ -45,6 +46,10 @@ Reassemble messages from fragments in any order:
 Also list rejected fragments and incomplete messages:
 
   ssbroker reassemble in.csv -o out.csv --rejected no.csv --incomplete wait.csv
+
+Write invalid rows to another file instead of stopping at the first one:
+
+  ssbroker reassemble day/*.csv -o out.csv --invalid bad.csv
 
 Continue day by day, with incomplete messages kept in between:
 
@@ -80,6 +85,13 @@ def reassemble(
     ],
     rejected: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the rejected fragments with the reason.")
+    ] = None,
+    invalid: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write rows with an invalid value to this file, with column, value and reason, and reassemble the other rows. Default: stop at the first invalid row. Not with --spark.",
+        ),
     ] = None,
     incomplete: Annotated[
         Path | None,
@@ -167,7 +179,13 @@ def reassemble(
     """
     if session_keys is not None and session_key_column is not None:
         raise OptionError("--session-keys and --session-key-column cannot be used together: specify one of them")
-    tables = {MESSAGES: output, REJECTED: rejected, INCOMPLETE: incomplete, ACKNOWLEDGEMENTS: acknowledgements}
+    tables = {
+        MESSAGES: output,
+        REJECTED: rejected,
+        INVALID: invalid,
+        INCOMPLETE: incomplete,
+        ACKNOWLEDGEMENTS: acknowledgements,
+    }
     limits = {
         "max_pending_bytes": (max_pending_bytes, parse_size_limit),
         "max_pending_messages": (max_pending_messages, parse_count),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ssbroker import schemas
+from ssbroker._arguments import OnErrors
 from ssbroker._arrow import null_where
 from ssbroker._arrow_types import without_dictionaries
 from ssbroker.cli.chunks import (
@@ -28,18 +29,21 @@ from ssbroker.cli.errors import error_in_file, reading, writing
 from ssbroker.cli.file_formats import Format, output_format
 from ssbroker.cli.input_columns import fragment_columns
 from ssbroker.cli.input_files import common_schema, conform, expand_patterns, open_inputs
+from ssbroker.cli.invalid_rows import INVALID_ROWS_SCHEMA, in_order, invalid_in_file, load_valid_rows
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_files
 from ssbroker.cli.parallel_map import configure_threads, ordered_map
 from ssbroker.cli.reassemble_summary import (
     ACKNOWLEDGEMENTS,
     DIRECTION,
     INCOMPLETE,
+    INVALID,
     MESSAGES,
     REJECTED,
     ReassembleCounts,
 )
 from ssbroker.cli.session_keys import load_session_keys
 from ssbroker.cli.terminal import ProgressBar
+from ssbroker.cli.text_conversion import InvalidCellError
 from ssbroker.cli.writers import OutputFile
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
@@ -87,7 +91,14 @@ def reassemble_files(job: ReassembleJob, *, progress: bool | None) -> tuple[Reas
     with replacing_files(outputs) as parts:  # the state is replaced last, so that the run can be repeated until then
         reassembler = _make_reassembler(job)
         input_columns = fragment_columns(session_key_column=job.session_key_column)
-        inputs = open_inputs(files, input_columns, keep_json_lines=False, threads=threads, progress=progress)
+        inputs = open_inputs(
+            files,
+            input_columns,
+            keep_json_lines=False,
+            threads=threads,
+            progress=progress,
+            lists_invalid=INVALID in job.tables,
+        )
         schema = common_schema(inputs, input_columns)
         output_schemas = _output_schemas(reassembler, schema, file=files[0])
         with contextlib.ExitStack() as stack:
@@ -156,6 +167,7 @@ def _output_schemas(reassembler: Reassembler, schema: pa.Schema, *, file: Path) 
         REJECTED: schemas.REJECTED,
         INCOMPLETE: schemas.PENDING,
         ACKNOWLEDGEMENTS: schemas.ACKNOWLEDGEMENTS,
+        INVALID: INVALID_ROWS_SCHEMA,
     }
     return {name: without_dictionaries(table) for name, table in tables.items()}
 
@@ -168,6 +180,9 @@ class _LoadedFragments:
     chunk: Chunk
     position: int
     batch: pa.RecordBatch
+    row_in_file: Callable[[int], int]
+    invalid: list[pa.RecordBatch]
+    """The rows with cells that cannot be converted, which `batch` lacks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,7 +221,17 @@ def run_reassembly(
 
     def load(item: tuple[Chunk, int]) -> _LoadedFragments:
         chunk, position = item
-        return _LoadedFragments(chunk=chunk, position=position, batch=conform(chunk.load().batch, schema))
+        try:
+            valid = load_valid_rows(chunk)
+        except InvalidCellError as error:
+            raise _with_option(error) from None
+        return _LoadedFragments(
+            chunk=chunk,
+            position=position,
+            batch=conform(valid.loaded.batch, schema),
+            row_in_file=valid.row_in_file,
+            invalid=valid.invalid,
+        )
 
     def encode(result: _Result) -> _Result:
         if isinstance(result, _Progress) or result.name not in output_files:
@@ -227,7 +252,7 @@ def run_reassembly(
         weight_of=lambda item: item[0].memory_bytes,
         weight_max=IN_FLIGHT_BYTES_MAX,
     )
-    push_results = _push_all(reassembler, loaded, latest)
+    push_results = _push_all(reassembler, loaded, latest, errors="reject" if INVALID in output_files else "raise")
     encoded = ordered_map(push_results, encode, threads=threads, weight_of=weight_of, weight_max=IN_FLIGHT_BYTES_MAX)
     total = total_bytes(inputs)
     with (
@@ -249,19 +274,38 @@ def run_reassembly(
 
 
 def _push_all(
-    reassembler: Reassembler, loaded_chunks: Iterator[_LoadedFragments], latest: LatestAcknowledgements | None
+    reassembler: Reassembler,
+    loaded_chunks: Iterator[_LoadedFragments],
+    latest: LatestAcknowledgements | None,
+    *,
+    errors: OnErrors,
 ) -> Generator[_Result]:
     for loaded in loaded_chunks:
         try:
-            result = reassembler.push(loaded.batch)
+            result = reassembler.push(loaded.batch, errors=errors)
         except (InputError, SchemaError) as error:
-            raise error_in_file(error, file=loaded.chunk.file, row_in_file=loaded.chunk.row_in_file) from error
+            named = error_in_file(error, file=loaded.chunk.file, row_in_file=loaded.row_in_file)
+            raise _with_option(named) from error
+        invalid = loaded.invalid
+        if result.invalid.num_rows:
+            invalid.append(invalid_in_file(result.invalid, loaded.chunk, loaded.row_in_file))
+        for batch in in_order(invalid).to_batches() if invalid else ():
+            yield _OutputBatch(name=INVALID, batch=batch)
         if latest is not None:
             latest.add(result.acknowledgements)
         for name, table in ((MESSAGES, result.messages), (REJECTED, result.rejected)):
             for batch in table.to_batches():
                 yield _OutputBatch(name=name, batch=batch)
-        yield _Progress(rows=loaded.batch.num_rows, position=loaded.position)
+        rows = loaded.batch.num_rows - result.invalid.num_rows
+        yield _Progress(rows=rows, position=loaded.position)
+
+
+def _with_option(error: InputError | SchemaError) -> InputError | SchemaError:
+    """In an error about an invalid row, suggests `--invalid`."""
+    is_of_row = isinstance(error, InputError) and not isinstance(error, MalformedDataError) and error.row is not None
+    if is_of_row:
+        error.args = (f"{error}; to list invalid rows in a file and reassemble the others, use --invalid FILE",)
+    return error
 
 
 def _final_batches(pending: pa.Table, latest: LatestAcknowledgements | None) -> Iterator[_OutputBatch]:
@@ -283,6 +327,8 @@ def _write(result: _Result, output_files: Mapping[str, OutputFile], counts: Reas
         counts.add_messages(result.batch)
     elif result.name == REJECTED:
         counts.add_rejected(result.batch)
+    elif result.name == INVALID:
+        counts.invalid.add_rows(result.batch)
     elif result.name == INCOMPLETE:
         counts.add_pending(result.batch)
     elif result.name == ACKNOWLEDGEMENTS:

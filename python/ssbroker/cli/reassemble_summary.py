@@ -12,6 +12,7 @@ import pyarrow.compute
 from rich.console import Console
 
 from ssbroker._text import count_of
+from ssbroker.cli.invalid_rows import CauseCounts, InvalidRows
 from ssbroker.cli.terminal import print_prose, share_table
 
 pc: Any = pyarrow.compute  # the stubs do not support text and bytes with 64-bit offsets
@@ -19,6 +20,7 @@ MESSAGES: Final = "messages"
 REJECTED: Final = "rejected"
 INCOMPLETE: Final = "incomplete"
 ACKNOWLEDGEMENTS: Final = "acknowledgements"
+INVALID: Final = "invalid"
 DIRECTION: Final = ["conversation_id", "is_initiator"]
 """The columns that identify a direction."""
 
@@ -28,7 +30,7 @@ class ReassembleCounts:
     """The counts of a run."""
 
     rows: int = 0
-    """The number of fragments read."""
+    """The number of fragments read, without invalid rows."""
     messages: int = 0
     """The number of messages written."""
     message_bytes: int = 0
@@ -45,6 +47,8 @@ class ReassembleCounts:
     """The number of received bytes of incomplete and waiting messages."""
     acknowledgements: int | None = None
     """The number of acknowledged directions; None if acknowledgements are not written."""
+    invalid: CauseCounts = field(default_factory=CauseCounts)
+    """The invalid rows, if they are written."""
 
     def add_messages(self, batch: pa.RecordBatch) -> None:
         """Counts written messages."""
@@ -98,6 +102,12 @@ class ReassembleSummary:
     """The duration of the run."""
 
     @property
+    def invalid(self) -> InvalidRows | None:
+        """The invalid rows; None if they are not written."""
+        output = self.outputs.get(INVALID)
+        return None if output is None else InvalidRows(causes=self.counts.invalid.all(), output=output, verb="ignored")
+
+    @property
     def rows_per_second(self) -> int:
         """The fragments processed per second."""
         return round(self.counts.rows / self.seconds) if self.seconds else 0
@@ -121,6 +131,7 @@ class ReassembleSummary:
                 "reasons": counts.by_frequency(),
                 "output": self.outputs.get(REJECTED),
             },
+            "invalid": None if self.invalid is None else self.invalid.to_dict(),
             "incomplete": {
                 "rows": counts.incomplete + counts.waiting,
                 "waiting": counts.waiting,
@@ -146,7 +157,7 @@ class ReassembleSummary:
 
     def _sentences(self) -> list[str]:
         counts = self.counts
-        sentences = []
+        sentences = [] if self.invalid is None else ["\n".join(self.invalid.lines())]
         if counts.reasons:
             sentences.append(f"{count_of(counts.reasons.total(), 'fragment')} rejected{self._destination(REJECTED)}")
         if counts.incomplete or counts.waiting:
