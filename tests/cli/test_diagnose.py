@@ -872,6 +872,26 @@ def test_lint_prints_the_same_advice_for_several_findings_once(tmp_path: Path, r
     assert f"\n    {advice}\n" in run("lint", script).out
 
 
+def test_lint_refers_to_the_same_statements_of_another_code(tmp_path: Path, run: Run) -> None:
+    """The misspelled route is the cause of two findings."""
+    folder = tmp_path / "misspelled"
+    folder.mkdir()
+    (folder / "north.sql").write_text(
+        "-- ssbroker: addresses=TCP://north:4022\n"
+        "CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q;\n"
+        "CREATE ROUTE Stock WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://south:4022';\n"
+    )
+    (folder / "south.sql").write_text(
+        "-- ssbroker: addresses=TCP://south:4022\n"
+        "CREATE DATABASE Stores; USE Stores; CREATE QUEUE Q; CREATE SERVICE [//Stock] ON QUEUE Q ([DEFAULT]);\n"
+        "CREATE ROUTE Back WITH SERVICE_NAME = N'//sales', ADDRESS = N'TCP://north:4022';\n"
+    )
+    found = run("lint", "--fleet", folder).out
+    statement = "In south: USE [Stores]; ALTER ROUTE [Back] WITH SERVICE_NAME = N'//Sales';"
+    assert found.count(f"\n    {statement}\n") == 1
+    assert "\n    The same statements as for SSB017 above.\n" in found
+
+
 def test_lint_prints_the_same_remedy_once_although_another_finding_is_between(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -222,6 +222,7 @@ def print_findings(
     def line(text: str, style: str = "") -> None:
         print_prose(console, text, style)
 
+    printed: dict[tuple[tuple[str, str], ...], str] = {}
     for (code, severity), group in groupby(found, key=lambda finding: (finding.code, finding.severity)):
         findings = list(group)
         line(f"{code} {severity}: {CODES[code].title}", _COLOURS[severity])
@@ -229,7 +230,12 @@ def print_findings(
         for same in by_remedy(findings[:_SHOWN_FINDINGS_MAX]):
             for finding in same:
                 line(f"  - {finding.where}{_position(finding, folders)}: {finding.message}")
-            line(f"    {'' if len(same) == 1 else f'For these {len(same)}: '}{same[0].remedy}", "dim")
+            first = same[0]
+            earlier = printed.get(first.scripts)
+            if first.scripts:
+                printed.setdefault(first.scripts, code)
+            remedy = first.remedy if earlier in (None, code) else f"The same statements as for {earlier} above."
+            line(f"    {'' if len(same) == 1 else f'For these {len(same)}: '}{remedy}", "dim")
         if len(findings) > _SHOWN_FINDINGS_MAX:
             line(f"  - and {len(findings) - _SHOWN_FINDINGS_MAX:,} more; --json lists all")
         line("")
