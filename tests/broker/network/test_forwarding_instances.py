@@ -71,9 +71,10 @@ def test_a_message_larger_than_the_limit_passes(chain: tuple[SocketInstance, Soc
     sales, stock = socket_instances.shop(shop), socket_instances.stock(stock_instance)
     shop.add_route("Sales", STOCK, between.address)
     stock_instance.add_route("Stock", SHOP, between.address)
-    body = bytes(range(256)) * (3 * MEGABYTE // 256)
+    body = bytes(range(256)) * (2 * MEGABYTE // 256)
     order(sales, body)
     assert receive_count(stock, 1) == [body]
+    assert between.server.forwarding.counters.discarded
 
 
 @pytest.mark.rule("R25", "R43")
