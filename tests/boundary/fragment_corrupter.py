@@ -72,6 +72,12 @@ def all_rows(batch: pa.RecordBatch) -> Any:
     return whole, first, tables_of(again.push(batch.slice(ROWS // 2)))
 
 
+def valid_and_invalid_rows(batch: pa.RecordBatch) -> Any:
+    """Returns the rows of all tables, with invalid rows listed instead of an error."""
+    result = ssbroker.reassemble(batch, errors="reject")
+    return tables_of(result), result.invalid.to_pylist()
+
+
 def check_reassembly(random: Random, counts: Counter[str]) -> None:
     """Corrupts fragments, reassembles them, and fragments the bodies again."""
     start = random.randrange(FRAGMENTS.num_rows - ROWS)
@@ -84,11 +90,15 @@ def check_reassembly(random: Random, counts: Counter[str]) -> None:
         write()
     name, result = outcome(lambda: all_rows(batch))
     counts[name] += 1
+    listed_name, listed = outcome(lambda: valid_and_invalid_rows(batch))
+    counts[f"listed {listed_name}"] += 1
+    assert listed_name == "ok" or name != "ok"
     counts[f"cut {outcome(lambda: ssbroker.fragment(messages, max_fragment_bytes=3))[0]}"] += 1
     if is_legal(batch):
         counts["legal"] += 1
         expected_name, expected = outcome(lambda: all_rows(plain_batch(batch)))
         assert (name, result) == (expected_name, expected)
+        assert (listed_name, listed) == outcome(lambda: valid_and_invalid_rows(plain_batch(batch)))
 
 
 def main(seed: int, batches: int) -> None:
