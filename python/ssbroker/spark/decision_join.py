@@ -1,8 +1,8 @@
 """Routing by a broadcast join with the decision table, without Python in the executors.
 
-The build side contains a row for each service name that the table lists. The arrays of a row contain the precomputed
-decisions for conversations without a broker id, with an unlisted id, and with each listed id: one decision each, or one
-for each of several equal candidates.
+The build side of the join contains a row for each service name that the table lists. The arrays of a row contain the
+precomputed decisions for conversations without a broker id, with an unlisted id, and with each listed id. For each of
+these cases, there is one decision, or one for each of several equal candidates.
 """
 
 from __future__ import annotations

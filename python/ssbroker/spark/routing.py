@@ -90,9 +90,9 @@ def route(
 
     Returns:
         The columns of the input, followed by the decision columns: labels as `string`, ids as `binary` of 16 bytes.
-        With `errors="reject"`, a `Routed` of two DataFrames: the valid rows with their decisions, and the invalid rows,
-        with the first invalid column, its value and the reason in `column`, `value` and `reason` (see
-        `schemas.REJECTED_CONVERSATIONS`). Each DataFrame reads the input when it is used; if reading is expensive or
+        With `errors="reject"`, a `Routed` of two DataFrames: the valid rows with their decisions, and the invalid rows.
+        The columns `column`, `value` and `reason` of the invalid rows contain the first invalid column, its value and
+        the reason (see `schemas.REJECTED_CONVERSATIONS`). Each DataFrame reads the input when it is used; if reading is expensive or
         not repeatable, `persist` the input first.
 
     Raises:

@@ -74,7 +74,7 @@ class TransferredColumns:
         """Returns the rows, with the columns `CODE_COLUMNS` if any column is encoded.
 
         The nondeterministic condition keeps Spark from moving the expressions into the function call, where each value
-        would be read again. It also makes Spark pass rows instead of column batches: on a columnar scan, Spark 4.3
+        would be read again. It also makes Spark pass rows instead of column batches. On a columnar scan, Spark 4.3
         would send the rows of an Arrow UDF through a queue and convert them back into columns, which is a third slower.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra

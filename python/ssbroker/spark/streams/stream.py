@@ -164,6 +164,9 @@ def stream(
     A message whose conversation is DELAYED waits, together with later messages of its direction, until it has a route.
     It is retried after 4, 8, 16, 32, 64, 64 ... seconds, and when the catalog changes.
 
+    A row with an invalid value, such as a null in a required column or an unknown database, ends the query with an error.
+    Spark repeats the batch at each restart, so filter out such rows before you pass the DataFrame.
+
     Args:
         fragments_df: A stream of fragments (`schemas.FRAGMENTS`, signatures are optional), on classic Spark or Spark Connect. With a
             catalog, the columns of conversations are among its extra columns, as for `pipeline`.
@@ -180,7 +183,7 @@ def stream(
         bucket_key: A key for the hash that assigns conversations to buckets, so that senders cannot choose ids that share a bucket. Fixed
             for the lifetime of a checkpoint. Query plans, Spark's UI and event logs show it.
         max_pending_age: The time after which a message that gets no more fragments is dropped and emitted as expired,
-            without its body, whether it is incomplete or waits for an earlier message; its fragments may be sent again.
+            without its body, whether it is incomplete or waits for an earlier message. Its fragments may be sent again.
             With `in_order`, this does not unblock the direction: later messages wait for the same number and expire in
             turn, even complete ones. From 1 second to 36,525 days; None for never.
         max_pending_bytes: The maximum pending bytes of one bucket, counted as by `Reassembler`, at most 2**32. None
@@ -367,9 +370,9 @@ def route_stream(
 ) -> DataFrame:
     """Adds the routing decision to each conversation, as `route` does, at the time of its micro-batch.
 
-    A row whose decision is DELAYED is not emitted but kept in Spark's state, independently of other rows, and retried
-    after 4, 8, 16, 32, 64, 64 ... seconds and when the catalog changes; it is emitted once, with its final decision. See
-    `stream` for the state store.
+    A row whose decision is DELAYED is kept in Spark's state, independently of other rows. It is routed again after 4, 8,
+    16, 32, 64, 64 ... seconds and when the catalog changes, and emitted once, with its final decision. The requirements
+    of `stream` for the state store and the trigger apply.
 
     Args:
         conversations_df: A stream of conversations (`schemas.CONVERSATIONS`), on classic Spark or Spark Connect. Extra columns are
