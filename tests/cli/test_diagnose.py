@@ -297,6 +297,12 @@ def test_trace_gives_no_advice_on_a_conversation_that_arrives_or_twice(planned: 
     assert "What to do" not in lost.out
 
 
+def test_trace_suggests_the_similar_name(folder: Path, run: Run) -> None:
+    for start, similar in (("NORTH/Sale", "Sales"), ("NORT/Sales", "NORTH")):
+        found = run("trace", "--fleet", folder, "--from", start, "--to-service", "//Stock")
+        assert found.err.endswith(f"; did you mean {similar}?\n")
+
+
 def test_trace_of_a_reply(folder: Path, planned: Path, run: Run) -> None:
     arguments = ["--fleet", "--from", "SOUTH/Stores", "--to-service", "//Sales", "--from-target"]
     found = run("trace", planned, *arguments)

@@ -71,7 +71,10 @@ def test_database_is_required_if_there_are_several(catalog: Path, run: Run) -> N
         (["--from", "Nowhere"], "'Nowhere' is not a database"),
         (["--from", "NORTH/Sales"], "contains the tables of the instance 'network', not those of 'NORTH'"),
         (["--from", "Sales", "--from-outside"], "--from and --from-outside cannot be used together"),
-        (["--from", "Sales", "--broker-instance", "12"], "--broker-instance: '12' is not a valid GUID"),
+        (
+            ["--from", "Sales", "--broker-instance", "12"],
+            "'12' is not a valid GUID; expected 36 characters (braces allowed)\n",
+        ),
         (["--from", "Sales", "--conversation-id", "12"], "--conversation-id: '12' is not a valid GUID"),
     ],
 )

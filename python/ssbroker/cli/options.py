@@ -17,7 +17,7 @@ from ssbroker._arguments import parse_timestamp
 from ssbroker._well_known import SERVICE_NAME_MAX
 from ssbroker.catalog.catalog import script_options
 from ssbroker.cli.file_formats import Format
-from ssbroker.exceptions import DdlError, DdlWarning, OptionError, SsbrokerError
+from ssbroker.exceptions import DdlError, DdlWarning, InvalidGuidError, OptionError, SsbrokerError
 from ssbroker.router import PendingRequest, TieBreak
 
 if TYPE_CHECKING:
@@ -170,6 +170,8 @@ def as_options(**options: str) -> Iterator[None]:
     except SsbrokerError as error:
         name, separator, problem = str(error).partition(": ")
         if separator and name in options:
+            if isinstance(error, InvalidGuidError) and error.expected is not None:  # options are always text
+                problem = problem.replace(error.expected, "36 characters (braces allowed)")
             error.args = (f"{options[name]}: {problem}", *error.args[1:])
         raise
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ssbroker import _notebook as notebook
 from ssbroker._arguments import optional_guid_bytes, utc_datetime
-from ssbroker._text import printable, quoted, restore_spaces, route_name, shortened_list
+from ssbroker._text import did_you_mean, printable, quoted, restore_spaces, route_name, shortened_list
 from ssbroker.advice import unknown_ids_text
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl.system_objects import SYSTEM_SERVICES
@@ -382,7 +382,8 @@ def resolve_database(fleet: Fleet, instance: str | None, database: str | None) -
         instance = next(iter(fleet))
     if instance not in fleet:
         raise UnknownDatabaseError(
-            f"instance: unknown instance {instance!r:.80}; expected one of {', '.join(fleet)}", value=instance
+            f"instance: unknown instance {instance!r:.80}; expected one of {', '.join(fleet)}{did_you_mean(instance, fleet)}",
+            value=instance,
         )
     names = [str(found) for found in fleet[instance].databases["name"].to_pylist()]
     if database is None:
@@ -393,7 +394,7 @@ def resolve_database(fleet: Fleet, instance: str | None, database: str | None) -
             )
     if database not in names:
         raise UnknownDatabaseError(
-            f"database: unknown database {database!r:.80} in {instance}; expected one of {', '.join(sorted(names))}",
+            f"database: unknown database {database!r:.80} in {instance}; expected one of {', '.join(sorted(names))}{did_you_mean(database, names)}",
             value=database,
         )
     return instance, database
