@@ -252,7 +252,9 @@ def _has_more_white_space(one: str, other: str) -> bool:
 
 
 def _similar_services(details: dict[str, Any]) -> Iterator[Advice]:
-    """Yields advice on services with similar names that the sender can reach."""
+    """Yields advice on services with similar names that the sender can reach; none for a reply, whose service the initiator has determined."""
+    if not details["conversation"].get("is_initiator", True):
+        return
     for name in details.get("similar_names", ()):
         yield Advice(
             f"If you meant {quoted(name)}, start the conversation with exactly that name:",

@@ -196,6 +196,7 @@ def test_similar_service_name_is_the_cause() -> None:
         == "Start the conversation again with the exact name of the service: BEGIN DIALOG ... TO SERVICE N'//Stock';"
     )
     assert explained(whole, "//Other")["code"] is None
+    assert explained(whole, "//stock", is_initiator=False)["code"] is None, "the initiator named its own service"
 
 
 @pytest.mark.parametrize("service", ["S1", "S4"])

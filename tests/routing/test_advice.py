@@ -252,6 +252,12 @@ def test_similar_service_is_suggested(near: str, tmp_path: Path) -> None:
     assert _explained(script, tmp_path, **_STARTED_IN_SALES).decision["outcome"] == "LOCAL"
 
 
+def test_similar_service_is_not_suggested_for_a_reply(tmp_path: Path) -> None:
+    """The initiator has determined the name of its service."""
+    script = f"USE Sales CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n{_SERVICE}"
+    assert "BEGIN DIALOG" not in str(_explained(script, tmp_path, "//orders", database="Sales", is_initiator=False))
+
+
 @pytest.mark.parametrize(
     ("wanted", "existing"), [("//Shop/S21", "//Shop/S1"), ("//s/E", "//s/A"), ("//s/S1", "//s/T1"), ("//s/A", "//s/AB")]
 )

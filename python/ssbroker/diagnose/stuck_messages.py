@@ -323,7 +323,9 @@ class _Explainer:
                 "cause": f"{finding.where}: {finding.message}",
                 "remedy": finding.remedy,
             }
-        if forward.end.outcome in ("DELAYED", "DROPPED") and (similar := self._similar_services.of(service)):
+        # The initiator determines the service to which replies go, so its name cannot be misspelled.
+        is_lost = forward.is_initiator and forward.end.outcome in ("DELAYED", "DROPPED")
+        if is_lost and (similar := self._similar_services.of(service)):
             nearest = self._similar_services.nearest(service)
             return {
                 "code": "SSB018",
