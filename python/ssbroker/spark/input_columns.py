@@ -56,7 +56,10 @@ def check_unique(wanted: Sequence[str], names: Sequence[str]) -> None:
     """Raises `SchemaError` if a column that is read occurs twice."""
     for name in wanted:
         if names.count(name) > 1:
-            raise SchemaError(f"{name}: expected one column with this name, got {names.count(name)}", column=name)
+            raise SchemaError(
+                f"{name}: expected one column with this name, got {names.count(name)}; rename or drop the others",
+                column=name,
+            )
 
 
 def check_unambiguous(read: Sequence[str], given: DataFrame) -> None:

@@ -244,8 +244,9 @@ def reassemble(
 ) -> SparkReassembly:
     """Reassembles fragments into complete, verified messages, in order and exactly once for each conversation and direction.
 
-    Columns and options are checked before a job starts. An invalid value fails the job with a `PythonException` that contains the
-    error message; to set such rows aside, filter `fragments_df` first. Other problems with fragments are not errors but rows in `rejected` or `incomplete`.
+    Columns and options are checked before a job starts. An invalid value, such as a null in a required column or an id
+    that is not a GUID, fails the job with a `PythonException` that contains the error message; filter out such rows of
+    `fragments_df` first. Other problems with fragments are not errors but rows in `rejected` or `incomplete`.
 
     Each direction starts at sequence number 0: with `in_order`, messages wait for lower numbers that are missing from
     the input, even if an earlier job has released those messages. To continue after earlier jobs, use

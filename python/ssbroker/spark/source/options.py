@@ -72,7 +72,7 @@ class ReadOptions:
         requested = tuple(available.names) if self.columns is None else self.columns
         for column in requested:
             if requested.count(column) > 1:
-                raise InputError(f"columns: {column!r} is listed twice", value=column)
+                raise InputError(f"columns: {column!r} is listed twice; list each column once", value=column)
             if column not in available.names:
                 actual = ", ".join(available.names)
                 raise InputError(f"columns: {self.name} has no column {column!r}; it has {actual}", value=column)

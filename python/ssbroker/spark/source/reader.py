@@ -263,7 +263,8 @@ class Scan:
                 chosen = [database for database in chosen if key in database_context(database).objects().queues]
                 if not chosen:
                     raise InputError(
-                        f"{options.folder}: no database has the queue {options.name!r}", value=options.name
+                        f"{options.folder}: no database has the queue {options.name!r}; `ssbroker status` lists the queues",
+                        value=options.name,
                     )
         allowed = self.pushed.databases
         return [database for database in chosen if allowed is None or database.name in allowed]
