@@ -173,7 +173,7 @@ def test_two_databases_with_one_id_are_never_both_enabled(instance: Instance, sa
 
 @pytest.mark.rule("I7")
 def test_a_file_replaced_while_the_instance_was_closed(instance: Instance, sales: Database) -> None:
-    """A copy of another database in place of a database's file keeps its own id, and cannot be enabled beside the original."""
+    """A copy of another database in place of a database's file keeps its own id, and cannot be enabled at the same time as the original."""
     other = instance.create_database("Other").path
     copy = copy_of(instance, "Sales")
     guid, folder = instance.database("Sales").service_broker_guid, instance.folder

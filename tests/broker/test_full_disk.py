@@ -64,7 +64,7 @@ def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) ->
 
 
 def test_a_full_disk_in_the_application_s_own_sql(tmp_path: Path) -> None:
-    """The application sees the same error, and neither its rows nor its messages are saved."""
+    """The application gets the same error, and neither its rows nor its messages are saved."""
     folder, rng = tmp_path / "instance", random.Random(1)
     killed_process.prepare(folder)
     with failing_calls("full") as disk, Instance.open(folder, background=False) as instance:

@@ -93,7 +93,7 @@ class Shop:
             t.connection.execute("INSERT INTO invoices VALUES (1)")
 
     def check(self) -> None:
-        """Checks that everything was given back, and can be used."""
+        """Checks that everything was released, and can be used."""
         gc.collect()
         file = self._context.file
         lock = file.write_lock

@@ -621,7 +621,7 @@ def test_the_background_counts_lost_leases(instance: Instance, sales: Database, 
 
 
 def test_failures_of_different_messages_do_not_add_up(instance: Instance, sales: Database, clock: Clock) -> None:
-    """A killed process loses all its leases at once, which says nothing about any message."""
+    """A killed process loses all its leases at once, which does not mean that a message is at fault."""
     for number in range(12):
         send(sales, b"%d" % number)
     for _ in range(12):

@@ -63,7 +63,7 @@ def test_a_locked_database_does_not_delay_the_others(tmp_path: Path) -> None:
 
 
 def test_a_long_lock_never_delays_the_others_by_much(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Even after many failed attempts, when the messages have a status and the log says why the timer is late."""
+    """Even after many failed attempts, when the messages have a status and the log contains the reason for the late timer."""
     with Instance.create(tmp_path / "instance", name="shop", lock_timeout=4.0) as instance:
         sales, stock = sample_databases.shop(instance), sample_databases.stock(instance)
         dialog = send(sales, b"one")

@@ -31,7 +31,7 @@ def insert(database: Database, item: str) -> None:
 
 
 def test_readers_neither_wait_for_a_writer_nor_block_it(shop: Database) -> None:
-    """Each sees the last commit before its block."""
+    """Each reads the state after the last commit before its block."""
     with shop.transaction() as t:
         t.connection.execute("INSERT INTO orders VALUES ('table')")
         with shop.read() as first, shop.read() as second:

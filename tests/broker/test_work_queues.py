@@ -122,7 +122,7 @@ def fail(queue: WorkQueue) -> Any:
 def test_a_short_failure_of_another_system_does_not_stop_the_queue(
     instance: Instance, queue: WorkQueue, clock: Clock
 ) -> None:
-    """Failed jobs wait 1, 4, 16 and 64 seconds; the others are taken meanwhile."""
+    """Failed jobs wait 1, 4, 16 and 64 seconds; other jobs are taken during this time."""
     for body in (b"one", b"two"):
         queue.put(body)
     for wait in (1, 4, 16, 64):
@@ -355,7 +355,7 @@ def test_a_transaction_that_has_received_does_not_receive_what_it_puts_for_later
 
 
 def test_a_message_that_cannot_be_scheduled_is_not_put(instance: Instance, sales: Database) -> None:
-    """The transaction continues without it, and the error says what to enable."""
+    """The transaction continues without it, and the error names what to enable."""
     queue = sales.queue("Jobs")
     sales.alter_queue("Jobs", status=False)
     with sales.transaction() as t:

@@ -1,4 +1,4 @@
-"""A catalog from scripts knows the statement that created or changed each object."""
+"""A catalog from scripts contains the statement that created or changed each object."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def catalog(tmp_path: Path) -> Path:
 
 
 def conversations(rows: int, *, seed: int = 7) -> pa.Table:
-    """Returns conversations of every kind that the network knows, with extra columns."""
+    """Returns conversations of every kind that the network has, with extra columns."""
     source = random.Random(seed)
     services = ["//Stock", "//Ledger", "//Copied", "//Orders", "//Nowhere", 'with "quotes", and\nmore']
     kinds = [(database, service) for database in ("Sales", "Billing", None) for service in services]

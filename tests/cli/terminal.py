@@ -18,7 +18,7 @@ _TIMEOUT = 60.0
 
 
 class Terminal:
-    """`ssbroker` with arguments in a pseudo-terminal of a size; the lines that a user sees.
+    """`ssbroker` with arguments in a pseudo-terminal of a size; the lines that are shown.
 
     Args:
         arguments: The arguments of the command.

@@ -35,7 +35,7 @@ def limit_open_files(process: int, files: int) -> int:
 
 
 def connect(stack: ExitStack, served: ServeProcess, listener: str, count: int) -> list[socket.socket]:
-    """Opens connections, which the process sees all at the same time."""
+    """Opens connections, which the process accepts all at the same time."""
     host, _, port = served.serving[listener].rpartition(":")
     served.process.send_signal(signal.SIGSTOP)
     connections = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -55,7 +55,7 @@ def row(service: str, *, status: str = "NULL", broker_id: str = "", time: str = 
 
 
 def queue_file(folder: Path, *rows: str, encoding: str = "utf-8-sig", header: str = HEADER) -> Path:
-    """Returns an export beside the folder of instances."""
+    """Returns an export next to the folder of instances."""
     path = folder.parent / "queue.csv"
     path.write_text(header + "".join(rows), encoding=encoding, newline="")
     return path

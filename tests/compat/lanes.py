@@ -184,7 +184,7 @@ ROWS: Final = {
     "`spark.stream`, `spark.stream_state`, `spark.route_stream`": _NO_STREAMS,
     "data source": ("spark.data_source", "spark.data_source_stream"),
 }
-"""The rows of the table, and the features of the matrix that each stands for."""
+"""The rows of the table, and the features of the matrix that each row summarizes."""
 
 
 def _interpreter(lane: Lane) -> str:

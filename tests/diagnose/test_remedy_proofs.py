@@ -223,7 +223,7 @@ def test_two_faults_of_one_conversation_have_one_remedy() -> None:
 
 
 def test_synthetic_ids_are_not_shown(tmp_path: Path) -> None:
-    """They are assumptions; only ids that the source tells are in messages and remedies."""
+    """They are assumptions; only ids that the source contains are in messages and remedies."""
     whole = loaded(tmp_path, north=f"{SHOP} {TO_STOCK}", south=STOCK)
     for finding in lint(whole, at=NOW):
         assert "BROKER_INSTANCE" not in finding.remedy

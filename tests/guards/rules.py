@@ -1,4 +1,4 @@
-"""Every rule in one sentence, as `docs/reference/rules.md` states it."""
+"""Every rule in one sentence, as in `docs/reference/rules.md`."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def create_engine(
 
 
 def fixed_window(**settings: Any) -> ProtocolSettings:
-    """Returns settings whose window does not grow, unless they say so."""
+    """Returns settings with a fixed window, unless `max_window_bytes` is given."""
     return ProtocolSettings(**{"max_window_bytes": ProtocolSettings(**settings).window_bytes, **settings})
 
 

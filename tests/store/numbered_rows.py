@@ -41,7 +41,7 @@ def numbers(file: DatabaseFile) -> list[int]:
 
 
 def numbers_at(path: Path) -> list[int]:
-    """Returns the content as a new connection sees it."""
+    """Returns the content as a new connection reads it."""
     file = DatabaseFile.open(path, MIGRATIONS)
     try:
         return numbers(file)

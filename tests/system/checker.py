@@ -70,7 +70,7 @@ class Verdict:
 
 
 def compare(sent: Iterable[Sent], received: Iterable[Received]) -> Verdict:
-    """Compares what one side sent with what the other received, in order of receipt."""
+    """Compares the messages that one endpoint sent with those that the other received, in order of receipt."""
     expected = set(sent)
     verdict = Verdict(sent=len(expected))
     seen: set[Sent] = set()

@@ -29,7 +29,7 @@ class Item:
 
 @dataclass
 class Side:
-    """One side of a conversation."""
+    """One endpoint of a conversation."""
 
     conversation: int
     is_initiator: bool
@@ -133,7 +133,7 @@ class Model:
         return found
 
     def switch(self, queue: str) -> None:
-        """Turns a queue on or off; messages that arrived meanwhile enter it now."""
+        """Turns a queue on or off; messages that arrived while it was off enter it now."""
         self.off ^= {queue}
         if queue in self.off:
             return

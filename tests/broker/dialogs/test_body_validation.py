@@ -101,7 +101,7 @@ def test_a_document_may_declare_its_encoding(encoding: str) -> None:
     ["unicode_escape", "Unicode-Escape", "raw_unicode_escape", "charmap", "punycode", "rot13", "hex", "aliases"],
 )
 def test_encodings_known_only_to_python_are_rejected(codec: str) -> None:
-    """Python knows these codecs, but they are not character encodings of XML."""
+    """Python has these codecs, but they are not character encodings of XML."""
     body = f"<?xml version='1.0' encoding='{codec}'?><a/>".encode()
     assert find_violation("X", body) == f"the body has the unknown encoding {codec!r}"
 

@@ -91,7 +91,7 @@ class InstanceGroup:
         return SocketInstance(instance, server)
 
     def copy(self, database: Database, name: str) -> Path:
-        """Copies a database's file as a backup does; nothing may write to it meanwhile."""
+        """Copies a database's file as a backup does; nothing may write to it during the copy."""
         database_context(database).file.checkpoint()
         copy = self.folder / name
         shutil.copyfile(database.path, copy)

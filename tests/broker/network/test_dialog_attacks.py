@@ -173,7 +173,7 @@ def test_a_clone_without_the_private_key_cannot_answer(shop_and_bank: ShopAndBan
 
 @pytest.mark.threat("T14")
 def test_an_answer_by_another_user_than_the_bindings_is_rejected(shop_and_bank: ShopAndBank) -> None:
-    """Also if the shop knows the certificate."""
+    """Also if the shop has the certificate."""
     import_certificate(shop_and_bank.sales, "Thief")
     row = intercept_answer(shop_and_bank)
     deliver_rows(shop_and_bank, "shop", [{**row, "key_exchange": key_blob(shop_and_bank, row, by="Thief", to="Shop")}])

@@ -70,7 +70,7 @@ def converse(shop_and_bank: ShopAndBank) -> None:
 
 @pytest.mark.rule("P22")
 def test_full_security_uses_a_key_for_each_direction(shop_and_bank: ShopAndBank) -> None:
-    """Bodies are encrypted in transit, and each side knows the certificate of the other."""
+    """Bodies are encrypted in transit, and each endpoint has the certificate of the remote endpoint."""
     converse(shop_and_bank)
     ((own, far, certificate),) = keys(shop_and_bank.sales)
     assert (far, own, public("Shop").fingerprint) == keys(shop_and_bank.stock)[0]

@@ -91,7 +91,7 @@ def test_a_large_body_is_read_once_over_many_turns(engines: Pair) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_messages_read_ahead_equal_the_stored_ones(engines: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Reads of several messages, with repeated slices and with messages that are removed meanwhile."""
+    """Reads of several messages, with repeated slices and with messages that are removed during the reads."""
     rng = Random(seed)
     monkeypatch.setattr(dialog_storage, "READ_AHEAD_MAX", rng.choice([100, 1000, 5000]))
     bodies = {engines.shop.key(engines.begin(body)): body for body in (rng.randbytes(4000) for _ in range(3))}

@@ -120,7 +120,7 @@ TURNS = 40
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_fast_path_leaves_the_same_file(tmp_path: Path, seed: int) -> None:
-    """Even if messages are parked, retained or validated meanwhile."""
+    """Even if messages are parked, retained or validated at the same time."""
     files = [_run(tmp_path / name, seed, use_fast_path=name == "runs") for name in ("runs", "rows")]
     assert files[0] == files[1]
 

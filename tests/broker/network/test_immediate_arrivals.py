@@ -152,7 +152,7 @@ def test_messages_wait_until_changed_routes_are_followed(connected: Connected) -
 
 @pytest.mark.rule("R3")
 def test_an_expiring_route_is_followed_by_a_turn(connected: Connected) -> None:
-    """Nothing else tells the exchange that messages take another route from then on."""
+    """Nothing else informs the exchange that messages take a different route from then on."""
     connected.both.stock.create_route("Soon", address="TCP://elsewhere:4022", service_name="//Elsewhere", lifetime=3)
     expires_at = epoch_microseconds(connected.both.network.clock()) + 3 * SECOND
     assert connected.exchange.turn() <= expires_at

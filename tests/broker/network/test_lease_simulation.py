@@ -57,7 +57,7 @@ def test_every_message_is_processed_once_and_in_order(storage: LeasedFactory, ma
 
 
 def acknowledge_without_check(work: Work, lease: Lease, queuing_orders: list[int]) -> None:
-    """Removes the messages of a job, even if another job has leased them meanwhile."""
+    """Removes the messages of a job, even if a different job has leased them since."""
     work.connection.statements.acknowledge(queuing_orders, is_retained=False)
     leases.remove(work.connection, lease.conversation_group_id)
 

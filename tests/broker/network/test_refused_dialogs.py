@@ -65,7 +65,7 @@ def test_the_sender_of_a_refused_first_message_gets_the_reason(
 def test_a_conversation_with_the_id_of_a_refused_one_is_sent_immediately(
     shop_and_bank: ShopAndBank, *, is_begun_elsewhere: bool
 ) -> None:
-    """A new endpoint gets the id of the removed one, possibly in another process. Nothing is polled or retried, as the clock stands still."""
+    """A new endpoint gets the id of the removed one, possibly in another process. Nothing is polled or retried, because the clock does not advance."""
     network, sales = shop_and_bank.network, shop_and_bank.sales
     network.unsubscribe["shop"]()
     shop_and_bank.shop.execute(CREATE_ORDERING.format("NONE", "[Order]"))

@@ -67,7 +67,7 @@ def numbers(occurrences: list[LinkEvent]) -> list[int]:
 
 
 def own(instance_id: bytes = SHOP, *, name: str = "shop", number: int = 1, **limits: int) -> OwnIdentity:
-    """Returns the identity that a side announces."""
+    """Returns the identity that an endpoint announces."""
     return OwnIdentity(instance_id=instance_id, name=name, run_number=number, **limits)
 
 
