@@ -96,7 +96,8 @@ def render(details: dict[str, Any], *, width: int = _WIDTH) -> str:
 def _conversation(details: dict[str, Any]) -> Iterator[str]:
     conversation = details["conversation"]
     origin = "another instance" if conversation["database"] is None else f"database {quoted(conversation['database'])}"
-    yield f"Conversation with the service {quoted(conversation['to_service_name'])}"
+    subject = "Conversation with" if conversation["is_initiator"] else "Reply to"
+    yield f"{subject} the service {quoted(conversation['to_service_name'])}"
     yield f"  broker id   {conversation['to_broker_instance'] or 'not specified'}"
     yield f"  started in  {origin}" if conversation["is_initiator"] else f"  comes from  {origin}"
     yield f"  sender      {'the initiator' if conversation['is_initiator'] else 'the target, so this is a reply'}"
