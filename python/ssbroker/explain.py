@@ -51,13 +51,13 @@ _UNUSABLE: Final = {
 }
 _ORIGINS: Final = {
     "begun_here": "because the conversation started there",
-    "from_outside": "because the message arrived from outside this instance",
-    "re_entered": "because the next hop is this instance itself, so the conversation is now routed as if from outside",
+    "from_outside": "because the message arrived from another instance",
+    "re_entered": "because the next hop is this instance itself; the conversation is now routed like a message from another instance",
 }
 _SEARCH_ORDER: Final = {
     "begun_here": "; the sender's own database is searched first",
-    "from_outside": "; no database is preferred, because the message came from outside",
-    "re_entered": "; no database is preferred, because the message came from outside",
+    "from_outside": "; no database is preferred for a message from another instance",
+    "re_entered": "; no database is preferred for a message from another instance",
 }
 _PICKS: Final = {
     "hash": "picked by conversation id",

@@ -126,6 +126,6 @@ def test_the_own_database_is_preferred_only_for_local_conversations(database: st
     sentence = (
         "; the sender's own database is searched first"
         if comes_first
-        else "; no database is preferred, because the message came from outside"
+        else "; no database is preferred for a message from another instance"
     )
     assert all(f"Locate: a database that has the service{sentence}\n" in str(each) for each in explanations)
