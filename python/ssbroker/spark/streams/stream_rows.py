@@ -86,7 +86,7 @@ class StreamKinds:
         return _of_kind(rows, REJECTION).select(*reassembly_output.select_columns(REJECTED, _key_columns(REJECTED)))
 
     def acknowledgements(self, rows: DataFrame) -> DataFrame:
-        """Selects the acknowledgements for the senders: one for each direction in which a micro-batch accepted a fragment or saw a duplicate.
+        """Selects the acknowledgements for the senders: one for each direction in which a micro-batch accepted a fragment or found a duplicate.
 
         Args:
             rows: `Stream.rows`, or a batch of these rows.
