@@ -187,7 +187,7 @@ def test_invalid_sizes_are_rejected(size: Any) -> None:
             "session_keys: the key of 00000000-0000-0000-0000-000000000001 has 17 bytes; expected 16, 24 or 32",
         ),
         ({IDS[0]: b""}, "the key of 00000000-0000-0000-0000-000000000001 has 0 bytes"),
-        ({IDS[0]: "k" * 16}, "the key of 00000000-0000-0000-0000-000000000001 is str; expected bytes"),
+        ({IDS[0]: "k" * 16}, "the key of 00000000-0000-0000-0000-000000000001 has the type str; expected bytes"),
         (
             {IDS[0]: b"k" * 16, uuid.UUID(bytes=IDS[0]): b"l" * 16},
             "the conversation id 00000000-0000-0000-0000-000000000001 occurs twice, with different keys; specify each id once",
