@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -504,3 +505,56 @@ def test_a_connection_is_usable_only_in_its_block(sales: Database, kind: str) ->
         sales.create_queue("Another", exist_ok=True)
         with pytest.raises(BrokerError, match="use a connection only inside its block"):
             kept.execute("SELECT 1")
+
+
+@contextmanager
+def endless_statement(connection: apsw.Connection) -> Iterator[list[BaseException | None]]:
+    """Another thread executes a statement that never ends; provides its error after the block."""
+    started = threading.Event()
+    errors: list[BaseException | None] = []
+
+    def first(*_: object) -> int:
+        started.set()
+        return 1
+
+    connection.create_scalar_function("first", first, 0)
+
+    def execute() -> None:
+        numbers = "WITH RECURSIVE n(x) AS (SELECT first() UNION ALL SELECT x + 1 FROM n)"
+        try:
+            connection.execute(f"{numbers} SELECT count(*) FROM n").fetchall()
+        except apsw.InterruptError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    assert started.wait(60)
+    try:
+        yield errors
+    finally:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_statement_of_another_thread_does_not_outlast_the_block(sales: Database) -> None:
+    """It is interrupted, the transaction is rolled back, and the next one can begin."""
+    with ExitStack() as stack:
+        with (
+            pytest.raises(BrokerError, match="because another thread was still executing a statement"),
+            sales.transaction() as t,
+        ):
+            t.connection.execute("CREATE TABLE chairs (id INTEGER PRIMARY KEY)")
+            errors = stack.enter_context(endless_statement(t.connection))
+        with sales.transaction() as t:
+            t.connection.execute("CREATE TABLE chairs (id INTEGER PRIMARY KEY)")
+    assert len(errors) == 1
+
+
+def test_the_error_of_a_block_is_kept_if_another_thread_executes_a_statement(sales: Database) -> None:
+    with ExitStack() as stack, pytest.raises(ValueError, match="no chairs"), sales.transaction() as t:
+        stack.enter_context(endless_statement(t.connection))
+        raise ValueError("no chairs")
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE chairs (id INTEGER PRIMARY KEY)")
+    with ExitStack() as stack, sales.read() as connection:
+        stack.enter_context(endless_statement(connection))

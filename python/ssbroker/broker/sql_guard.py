@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
@@ -44,6 +45,9 @@ _NESTED_WRITE: Final = re.compile(
 """Writes to such a table after common table expressions, or in the body of a trigger."""
 _QUERY_ONLY_STATEMENT: Final = re.compile(rf"{_SPACE}PRAGMA\b.*query_only", re.IGNORECASE | re.DOTALL)
 
+_INTERRUPT_TIMEOUT: Final = 10.0
+"""Seconds to wait until an interrupted statement of another thread has ended: a function of the application may be running in it."""
+
 
 def _without_comments(sql: str) -> str:
     """Replaces each comment by a space.
@@ -83,14 +87,35 @@ class ConnectionGuard:
             if not self._has_ended:  # an interrupt can end the transaction first
                 restore_settings(self._connection, settings)
 
-    def reclaim(self) -> None:
-        """Ends the guard and closes open cursors, which could block the commit. May be called again after an interrupt."""
+    def reclaim(self) -> bool:
+        """Ends the guard and closes open cursors, which could block the commit. May be called again after an interrupt.
+
+        Returns whether a statement of another thread was interrupted, whose changes are then lost.
+        """
         self._has_ended = True
-        if remove_hooks(self._connection):
+        is_open, is_interrupted = self._remove_hooks()
+        if is_open:
             for cursor in list(self._cursors):
                 cursor.close(force=True)
             self._undo()
             self._connection.is_reusable = not self._has_session_changes
+        return is_interrupted
+
+    def _remove_hooks(self) -> tuple[bool, bool]:
+        """Removes the hooks of the application; returns whether the connection is open, and whether a statement was interrupted."""
+        import apsw  # noqa: PLC0415 - apsw is an extra, loaded by now
+
+        deadline = time.monotonic() + _INTERRUPT_TIMEOUT
+        is_interrupted = False
+        while True:
+            try:
+                return remove_hooks(self._connection), is_interrupted
+            except apsw.ThreadingViolationError:
+                if time.monotonic() > deadline:
+                    raise
+                is_interrupted = True
+                self._connection.interrupt()
+                time.sleep(0.001)
 
     def _undo(self) -> None:
         """Undoes what `start` has changed for the duration of the guard."""

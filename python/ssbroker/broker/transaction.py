@@ -656,11 +656,11 @@ class Transaction:
         self._work = None
         self._session.close()
 
-    def _reclaim_connection(self) -> None:
-        """Ends the application's access to the connection."""
-        if self._guard is not None:
-            self._guard.reclaim()
-            self._guard = None
+    def _reclaim_connection(self) -> bool:
+        """Ends the application's access to the connection; returns whether this has interrupted a statement of another thread."""
+        is_interrupted = self._guard is not None and self._guard.reclaim()
+        self._guard = None
+        return is_interrupted
 
     def _end(self, error: BaseException | None) -> None:
         """Commits, or rolls back because of the error that left the block, and announces the result."""
@@ -689,8 +689,13 @@ class Transaction:
     def _commit(self) -> None:
         if self._is_broken:
             raise rolled_back_error(self._context.file.path, "was rolled back after an error")
-        self._reclaim_connection()
+        is_interrupted = self._reclaim_connection()
         self._work = None
+        if is_interrupted:
+            raise BrokerError(
+                f"{self._context.file.path}: the transaction is rolled back, because another thread was still executing a statement on its "
+                "connection at the end of the block; wait for that thread inside the block"
+            )
         self._session.commit(received_from=poison_message_handling.received_from(self._collected_effects()))
 
     def _commit_failed(self, error: BaseException) -> None:
