@@ -197,6 +197,6 @@ def test_folders_above_a_relative_path_are_no_partitions(tmp_path: Path, monkeyp
 def test_a_dataframe_is_not_a_source(spark: SparkSession) -> None:
     frame: Any = spark.range(1)
     with pytest.raises(
-        InputError, match=r"source: expected a path, got DataFrame; ssbroker\.spark\.route and reassemble take"
+        InputError, match=r"source: expected a path, got DataFrame; for DataFrames, use ssbroker\.spark\.route"
     ):
         list_files(frame)
