@@ -168,7 +168,7 @@ class MemoryDialogStorage:
         number = account.next
         account.next += 1
         if message_type == _well_known.ERROR:
-            account.outgoing.clear()  # END CONVERSATION WITH ERROR drops unsent messages
+            account.outgoing.clear()  # END CONVERSATION WITH ERROR deletes unsent messages
         message_id = number.to_bytes(8) + key[0][8:]
         is_end = message_type == _well_known.END_DIALOG
         account.outgoing[number] = StoredMessage(
@@ -181,24 +181,24 @@ class MemoryDialogStorage:
         return [key for key, account in self.accounts.items() if account.outgoing]
 
     def is_waiting(self, key: EndpointKey) -> bool:
-        """See `SimulatedInstanceStorage`."""
+        """Returns whether the transmission queue contains messages of an endpoint."""
         return bool(key in self.accounts and self.accounts[key].outgoing)
 
     def can_send(self, key: EndpointKey) -> bool:
-        """See `SimulatedInstanceStorage`."""
+        """Returns whether an endpoint exists."""
         return key in self.accounts
 
     def received(self, key: EndpointKey) -> Sequence[StoredMessage]:
-        """See `SimulatedInstanceStorage`."""
+        """Returns the messages that the application of an endpoint has received, in order."""
         return self.accounts[key].queue if key in self.accounts else []
 
     def failed(self, key: EndpointKey) -> str | None:
-        """See `SimulatedInstanceStorage`."""
+        """Returns the broker error that ended an endpoint, as text; None if there was none."""
         error = self.accounts[key].error if key in self.accounts else None
         return None if error is None else repr(error)
 
     def commit(self, effects: BatchChanges) -> None:
-        """Writes the changes of a batch in one transaction.
+        """Writes the changes of a batch.
 
         Args:
             effects: The result of `DialogEngine.receive`.
@@ -244,12 +244,12 @@ class MemoryDialogStorage:
         self.work_table.clear()
 
     def endpoints(self, keys: Sequence[EndpointKey]) -> Sequence[DialogEndpoint | None]:
-        """See `DialogStorage`."""
+        """Returns the endpoints with these keys; None for missing endpoints."""
         accounts = [self.accounts.get(key) for key in keys]
         return [None if each is None else replace(each.endpoint, send_sequence=each.next) for each in accounts]
 
     def set_fragment_bytes(self, max_fragment_bytes: int) -> Mapping[EndpointKey, int]:
-        """See `DialogStorage`."""
+        """Stores the fragment size; returns the sizes of the endpoints whose waiting messages keep a different size."""
         if self.fragment_bytes is None:
             self.fragment_bytes = max_fragment_bytes
         waiting = dict.fromkeys(self.waiting(), self.fragment_bytes)
@@ -259,7 +259,7 @@ class MemoryDialogStorage:
         return self.other_lengths
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
-        """See `DialogStorage`."""
+        """Returns the waiting messages of the wanted ranges, range by range, ordered by message number."""
         rows: list[tuple[Any, ...]] = []
         for each in wanted:
             account = self.accounts.get(each.key)
@@ -294,20 +294,20 @@ class MemoryDialogStorage:
         return messages_table(rows)
 
     def ending_errors(self, keys: Sequence[EndpointKey]) -> dict[EndpointKey, int]:
-        """See `DialogStorage`."""
+        """Returns, by endpoint, the number of the waiting error message with which the application ended the dialog."""
         outgoing = {key: self.accounts[key].outgoing for key in keys if key in self.accounts}
         return {key: number for key, each in outgoing.items() for number, message in each.items() if message.is_error}
 
     def read_body_slices(
         self, key: EndpointKey, sequence: int, spans: Sequence[tuple[int, int]]
     ) -> Sequence[bytes] | None:
-        """See `DialogStorage`."""
+        """Returns slices of the body of a waiting message; None if the message is not in the transmission queue."""
         account = self.accounts.get(key)
         message = None if account is None else account.outgoing.get(sequence)
         return None if message is None else [message.body[begin:end] for begin, end in spans]
 
     def list_stored(self, keys: Sequence[EndpointKey]) -> Iterable[StoredFragmentInfo]:
-        """See `DialogStorage`."""
+        """Lists the stored fragments of endpoints, without their bodies."""
         return [
             StoredFragmentInfo(key, place, row[_COUNT], row[_DIGEST], len(row[_BODY]))
             for key in keys
@@ -315,7 +315,10 @@ class MemoryDialogStorage:
         ]
 
     def read_stored(self, key: EndpointKey, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
-        """See `DialogStorage`."""
+        """Returns the stored fragments of an endpoint in order, from `first` (message and fragment number) up to, but not including, message `end`.
+
+        Stops after `most_bytes` bytes of bodies.
+        """
         stored = self.accounts[key].stored
         rows: list[tuple[Any, ...]] = []
         for place in sorted(place for place in stored if first <= place < (end, 0)):
@@ -326,15 +329,15 @@ class MemoryDialogStorage:
         return fragments_table(rows)
 
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
-        """See `DialogStorage`."""
+        """Accepts all new conversations; returns their endpoints with the broker id of this database."""
         return [replace(endpoint, broker_instance=self.broker_instance) for endpoint in endpoints]
 
     def accept_any_body(self, kinds: Collection[MessageKind]) -> bool:  # noqa: ARG002  # this storage has no message types
-        """See `DialogStorage`."""
+        """Returns whether the storage accepts every message, because it was created without `refuses`."""
         return self._refuses is None
 
     def validate(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:  # noqa: ARG002  # this storage has no message types
-        """See `DialogStorage`."""
+        """Returns, by row number, why `refuses` rejects messages; empty without `refuses`."""
         if self._refuses is None:
             return {}
         message_types: list[Any] = messages["message_type_name"].to_pylist()
@@ -346,14 +349,14 @@ class MemoryDialogStorage:
         return {row: refusal for row, refusal in found.items() if refusal is not None}
 
     def sync(self) -> None:
-        """See `DialogStorage`."""
+        """Does nothing, because all changes are in memory."""
 
     def save_transmissions(self, objects: Mapping[EndpointKey, bytes]) -> None:
-        """See `DialogStorage`."""
+        """Writes transmission objects to the work table, replacing older objects."""
         self.work_table.update(objects)
 
     def load_transmissions(self, keys: Sequence[EndpointKey]) -> Mapping[EndpointKey, bytes]:
-        """See `DialogStorage`."""
+        """Reads transmission objects from the work table; omits missing objects."""
         return {key: self.work_table[key] for key in keys if key in self.work_table}
 
 

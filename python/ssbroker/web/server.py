@@ -176,7 +176,7 @@ class HttpServer:
         self._metrics.close()
 
     def descriptors(self) -> Iterable[int]:
-        """See `ForkSensitive`."""
+        """Returns the descriptors of the listener and of the open connections, which a forked process closes."""
         listener = () if self._listener is None else (self._listener.fileno(),)
         return (*listener, *self._deadlines.descriptors())
 
