@@ -1,4 +1,4 @@
-"""Replaces types inside of nested Arrow types."""
+"""Replaces types in nested Arrow types."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ PORT: Final = 4022
 """The conventional port of Service Broker endpoints (P3)."""
 PORT_MAX: Final = 65_535
 CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
-"""The service that answers requests for routes (dynamic routing)."""
+"""The name of the configuration service, which answers requests for routes (dynamic routing)."""
 
 LIFETIME_SECONDS_MAX: Final = 2**31 - 1
 """The longest LIFETIME of a route."""

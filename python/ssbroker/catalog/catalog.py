@@ -63,7 +63,7 @@ class Catalog:
 
     Args:
         routes: Rows of `sys.routes` (`schemas.ROUTES`) as a table, DataFrame or list of dicts. Without a column
-            `database`, the routes belong to the only user database.
+            `database`, the routes belong to the only user database, or to a new database `user` if there is none.
         databases: Rows of `sys.databases` (`schemas.DATABASES`). `msdb`, and databases that only `routes` names, are added.
         services: Rows of `sys.services` (`schemas.SERVICES`); None means no services.
         addresses: Addresses at which other instances reach this one, such as `TCP://stock:4022`.
