@@ -28,7 +28,7 @@ MINIMUMS: Final = {
     "streams": Minimum("pyspark", "4.0"),  # the first with transformWithState, for pandas DataFrames
     "data source": Minimum("pyspark", "4.0"),  # the first with data sources in Python
 }
-"""The minimum versions by feature. pyproject.toml also states the minimum version of pyarrow."""
+"""The minimum versions by feature. pyproject.toml also contains the minimum version of pyarrow."""
 
 
 def is_older(version: str, minimum: str) -> bool:

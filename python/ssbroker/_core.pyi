@@ -571,7 +571,7 @@ class SharedMemory:
 
     Args:
         path: The file that contains the memory; created if missing.
-        database: The database file; a new memory file gets its permissions.
+        database: The database file; a new memory file gets the same permissions.
         process_id: The id of this process.
 
     Raises:

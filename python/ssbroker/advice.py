@@ -225,7 +225,7 @@ _BY_REASON: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], Iterator[
 
 
 def _near_misses(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
-    """Yields advice on the routes that almost matched, if correcting them gets the conversation routed, and on services with similar names."""
+    """Yields advice on the routes that almost matched, if the conversation would be routed after their correction, and on services with similar names."""
     wanted = details["conversation"]["to_service_name"]
     near = set(details["similar_routes"])
     rejected = [(found["why"], found["route"]) for step in table["steps"] for found in step["rejected"]]

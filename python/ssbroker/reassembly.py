@@ -203,7 +203,7 @@ def fragment(
 ) -> pa.Table:
     """Splits messages into fragments, and signs both messages and fragments.
 
-    Each body is split into parts of `max_fragment_bytes`; the last may be shorter. An empty body becomes one empty fragment.
+    Each body is split into parts of `max_fragment_bytes`; the last part can be shorter. An empty body becomes one empty fragment.
     The order of messages and fragments is kept. Bodies of type `binary` and `large_binary` are not copied: the fragments share the
     buffers of the messages.
 

@@ -53,7 +53,7 @@ _FIXED_BY_LOCAL_ROUTE: Final = ("forwarding_disabled", "no_route", "routing_loop
 
 
 def find_unknown_broker_ids(catalog: Catalog, details: dict[str, Any]) -> list[str]:
-    """Returns the databases that may have the required broker id, because the catalog does not contain their ids; omits `msdb` if it lacks the service."""
+    """Returns the databases that could have the required broker id, because the catalog does not contain their ids; omits `msdb` if it lacks the service."""
     last_pass = details["passes"][-1]
     located = last_pass["locate"] or last_pass["reply"] or {"databases": []}
     broker = located.get("broker_instance") or details["conversation"]["to_broker_instance"]

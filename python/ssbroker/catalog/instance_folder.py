@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 STATUS_FILE: Final = "serving.json"
 """The file in which the serving process writes its addresses and connections."""
 MSDB_FILE: Final = "msdb.sqlite"
-"""The file that makes a folder an instance folder."""
+"""The file by which an instance folder is recognized."""
 _CACHED_INSTANCES: Final = 4
 _SHARED_MEMORY_SUFFIX: Final = "-shm"
 """Suffix of SQLite's shared-memory file, which readers also modify."""

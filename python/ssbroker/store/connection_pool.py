@@ -289,7 +289,7 @@ class ConnectionPool:
         return threads if in_use is None or in_use[1] is None else threads | {thread_of(in_use[1])}
 
     def close_idle(self) -> None:
-        """Before a fork: closes connections without a user, so that the new process does not inherit them and may open the file itself."""
+        """Before a fork: closes connections without a user, so that the new process does not inherit them and can open the file itself."""
         import apsw  # noqa: PLC0415  # a caller that has a connection has imported it
 
         connections, in_use = self._connections(), self._write_lock.connection_in_use()

@@ -320,7 +320,7 @@ class DatabaseFile:
 
     @property
     def write_failure(self) -> str | None:
-        """Why the file could not be written recently, or may soon not be; None if no failure is known.
+        """Why the file could not be written recently, or why writes will probably fail soon; None if no failure is known.
 
         A later successful write ends a failure only after a while, because it may be smaller than the failed write, which is retried.
         """

@@ -16,7 +16,7 @@ from ssbroker import _core
 
 _CALLER: Final = threading.local()
 _BY_GENERATOR: Final = 1 << 62
-"""Added to a thread id if the holder is a generator, which is not the thread itself, because other threads may resume it."""
+"""Added to the id of a thread if the holder is a generator that the thread executes, because other threads can resume the generator."""
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class Observer:
     The observer reads snapshots of the files, which blocks no writer, and keeps the history of the fullest queues.
 
     Args:
-        instance: An open instance, whose databases any process may change.
+        instance: An open instance, whose databases any process can change.
         interval: The minimum number of seconds between two states.
         clock: A monotonic clock, in seconds.
 
