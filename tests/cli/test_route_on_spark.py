@@ -109,7 +109,7 @@ def test_replies_without_a_column_of_their_direction(tmp_path: Path, catalog: Pa
     assert list(rows(tmp_path / "bad")[0]) == ["database", "to_service_name", "column", "value", "reason"]
     given.write_text("database,to_service_name,is_initiator\nSales,//Stock,1\n")
     result = run_on_spark(*common, given, *outputs)
-    assert (result.status, "which already says which side sent each message" in result.err) == (2, True)
+    assert (result.status, "which already specifies which side sent each message" in result.err) == (2, True)
 
 
 def test_missing_pyspark_is_one_line(tmp_path: Path, catalog: Path) -> None:

@@ -483,7 +483,9 @@ def test_direction_is_specified_once(folder: Path, run: Run, served: tuple[Path,
     queue = folder.parent / "queue.csv"
     queue.write_text("to_service_name,is_initiator\n//Stock,1\n")
     found = run("stuck", "--fleet", folder, "--queue", queue, "--from", "NORTH/Sales", "--from-target")
-    expected = f"--from-target: {queue} has the column is_initiator, which already says which side sent each message"
+    expected = (
+        f"--from-target: {queue} has the column is_initiator, which already specifies which side sent each message"
+    )
     assert found.err == f"ssbroker: {expected}; omit the option, or drop the column\n"
     found = run("stuck", *served, "--from", served[0].name, "--from-target")
-    assert "--from-target: the rows of an instance folder already say which side" in found.err
+    assert "--from-target: the rows of an instance folder already specify which side" in found.err

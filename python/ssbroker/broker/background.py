@@ -60,7 +60,7 @@ class Background:
         return self._run_due(now, timers_wait=None, delivery_wait=None)
 
     def _run_due_in_thread(self) -> datetime | None:
-        """Does all work that is due; waits for a locked database as `LockPatience` says."""
+        """Does all work that is due; waits for a locked database as long as `LockPatience` determines."""
         self._timer_patience.begin_round()
         self._delivery_patience.begin_round()
         return self._run_due(None, timers_wait=self._timer_patience, delivery_wait=self._delivery_patience)

@@ -473,7 +473,7 @@ class Instance:
             lenient: Whether to skip statements that T-SQL does not have, and to accept a script without any statement about Service Broker.
 
         Raises:
-            DdlError: A statement is rejected or has a syntax error; the error states the line and the error number. The batch has changed nothing.
+            DdlError: A statement is rejected or has a syntax error; the error contains the line and the error number. The batch has changed nothing.
             OptionError: `ddl` is not a string (to run a file, pass its text), or `variables` or `lenient` is not valid.
             StorageError: A file cannot be written, or stays locked by another process for longer than `lock_timeout` (`LockTimeoutError`).
 

@@ -559,7 +559,9 @@ class Job:
                 leasing.release(work, self._held_lease(), exception=failed_with, retry_after=retry_after)
         except SsbrokerError as failure:
             log_failure(
-                self._context, "a job could not be given back; it is received again when its lease ends", failure
+                self._context,
+                "the messages of a job could not be returned to the queue; they are received again when its lease ends",
+                failure,
             )
 
     def _ended_with(self, outcome: str, failed_with: str | None = None) -> None:

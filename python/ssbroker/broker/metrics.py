@@ -371,14 +371,17 @@ def _leases(rows: Rows) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - an optional dependency
 
     for column, help_text in (
-        ("groups", "Conversation groups that are leased, wait for their retry time, or were given back and are ready."),
+        (
+            "groups",
+            "Conversation groups that are leased, wait for their retry time, or have returned to the queue and are ready.",
+        ),
         (
             "attempts",
-            "Leases so far, including retries, of conversation groups that are leased, wait for their retry time, or were given back.",
+            "Leases so far, including retries, of conversation groups that are leased, wait for their retry time, or have returned to the queue.",
         ),
         (
             "failures",
-            "Exceptions and lost leases so far of conversation groups that are leased, wait for their retry time, or were given back.",
+            "Exceptions and lost leases so far of conversation groups that are leased, wait for their retry time, or have returned to the queue.",
         ),
     ):
         family = GaugeMetricFamily(f"ssbroker_lease_{column}", help_text, labels=["database", "queue", "state"])

@@ -304,7 +304,7 @@ class WorkQueue:
     ) -> None:
         """Awaits a coroutine function with each job, one after the other, as `run_worker` does, without blocking the event loop.
 
-        To process several jobs at the same time, start several tasks. A task that is cancelled gives its job back.
+        To process several jobs at the same time, start several tasks. The messages of a task that is cancelled return to the queue.
 
         Args:
             function: A coroutine function that takes the job, as in the block of `take`.

@@ -198,8 +198,8 @@ def sent_by_target(batch: pa.RecordBatch, file: Path) -> pa.RecordBatch:
 
 
 def already_known_direction(source: object) -> OptionError:
-    """Returns the error for `--from-target` with rows that state their direction; `source` is where they come from."""
-    problem = f"{source} has the column {_IS_INITIATOR}, which already says which side sent each message"
+    """Returns the error for `--from-target` with rows that contain their direction; `source` is the input that contains them."""
+    problem = f"{source} has the column {_IS_INITIATOR}, which already specifies which side sent each message"
     return OptionError(f"--from-target: {problem}; omit the option, or drop the column")
 
 

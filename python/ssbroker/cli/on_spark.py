@@ -210,7 +210,7 @@ def _integer_row(frame: Any) -> list[int]:
 
 @contextmanager
 def _spark_errors_translated() -> Iterator[None]:
-    """Turns Spark's exceptions into `InputError` with the line that states the cause."""
+    """Turns Spark's exceptions into `InputError` with the line that contains the cause."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - pyspark is an extra
 
     try:

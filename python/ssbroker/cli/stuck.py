@@ -143,7 +143,7 @@ def stuck(
     own = _own_queues(queue, folders)
     if own and from_target:
         raise OptionError(
-            "--from-target: the rows of an instance folder already say which side sent each message; omit the option"
+            "--from-target: the rows of an instance folder already specify which side sent each message; omit the option"
         )
     files = [] if own or queue is None else expand_patterns([queue])
     outputs = [] if output is None else [output]

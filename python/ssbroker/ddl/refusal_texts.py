@@ -48,12 +48,12 @@ def _all_named(**names: Sequence[str]) -> str:
 
 
 def does_not_exist(kind: str, name: str, database: str | None = None) -> str:
-    """States that an object does not exist, in the database if it is given."""
+    """Returns the message that an object does not exist, in the database if it is given."""
     return f"the {kind} {shown(name)} does not exist{_place(database)}"
 
 
 def already_exists(kind: str, name: str, database: str | None = None) -> str:
-    """States that an object exists already, in the database if it is given."""
+    """Returns the message that an object exists already, in the database if it is given."""
     return f"the {kind} {shown(name)} already exists{_place(database)}"
 
 
@@ -114,28 +114,28 @@ def user_in_use(name: str, *, services: Sequence[str], certificates: Sequence[st
 
 
 def system_database(name: str, change: str) -> str:
-    """States that a system database cannot be changed in a way, such as `dropped`."""
+    """Returns the message that a system database cannot be changed in a way, such as `dropped`."""
     return f"{shown(name)} is a system database, which cannot be {change}"
 
 
 def system_object(kind: str, name: str) -> str:
-    """States that a message type or contract of the system cannot be changed."""
+    """Returns the message that a message type or contract of the system cannot be changed."""
     change = "dropped" if kind == "contract" else "altered or dropped"
     return f"the {kind} {shown(name)} is a system {kind}, which cannot be {change}"
 
 
 def nothing_to_send(contract: str) -> str:
-    """States that the initiator of a dialog could not send anything under a contract."""
+    """Returns the message that the initiator of a dialog could not send anything under a contract."""
     return f"the contract {shown(contract)} needs at least one message type that is SENT BY INITIATOR or ANY"
 
 
 def contract_added(service: str, contract: str) -> str:
-    """States that a service accepts a contract already."""
+    """Returns the message that a service accepts a contract already."""
     return f"the service {shown(service)} already has the contract {shown(contract)}"
 
 
 def contract_lacking(service: str, contract: str) -> str:
-    """States that a service does not accept a contract."""
+    """Returns the message that a service does not accept a contract."""
     return f"the service {shown(service)} does not have the contract {shown(contract)}"
 
 
@@ -148,17 +148,17 @@ def same_priority(other: str) -> str:
 
 
 def lifetime_too_long(seconds: int | None) -> str:
-    """States that a route would expire too late."""
+    """Returns the message that a route would expire too late."""
     return f"LIFETIME = {seconds} ends after the year 9999; use a smaller value, or omit the clause"
 
 
 def permanent_user(name: str) -> str:
-    """States that a user cannot be dropped."""
+    """Returns the message that a user cannot be dropped."""
     return f"the user {shown(name)} exists in every database and cannot be dropped"
 
 
 def owned_by_public(kind: str, name: str) -> str:
-    """States that public cannot own an object."""
+    """Returns the message that public cannot own an object."""
     return f"the {kind} {shown(name)} cannot be owned by public; specify another user of the database"
 
 
@@ -171,27 +171,27 @@ def binding_exists(service: str, binding: str) -> str:
 
 
 def no_remote_user(user: str) -> str:
-    """States that a user cannot be the user of a remote service binding."""
+    """Returns the message that a user cannot be the user of a remote service binding."""
     return f"a remote service binding needs a user other than public and dbo, got {shown(user)}"
 
 
 def master_key_exists(database: str | None = None) -> str:
-    """States that a database has a master key."""
+    """Returns the message that a database has a master key."""
     return f"{_the_database(database)} already has a master key; open it with OPEN MASTER KEY, or drop it first"
 
 
 def master_key_missing(database: str | None = None) -> str:
-    """States that a database has no master key."""
+    """Returns the message that a database has no master key."""
     return f"{_the_database(database)} has no master key; first use {CREATE_MASTER_KEY}"
 
 
 def master_key_missing_for_key(database: str | None = None) -> str:
-    """States that a database has no master key to encrypt a private key."""
+    """Returns the message that a database has no master key to encrypt a private key."""
     return f"{_the_database(database)} has no master key to encrypt the private key with; first use {CREATE_MASTER_KEY}"
 
 
 def wrong_master_key_password(database: str | None = None) -> str:
-    """States that a password does not open the master key of a database."""
+    """Returns the message that a password does not open the master key of a database."""
     return f"the password of the master key{_place(database, 'of')} is wrong"
 
 
@@ -205,7 +205,7 @@ def master_key_in_use(certificates: Sequence[str]) -> str:
 
 
 def same_broker_id(name: str, enabled: str) -> str:
-    """States that the broker of a database cannot be enabled, because of another enabled database."""
+    """Returns the message that the broker of a database cannot be enabled, because of another enabled database."""
     return (
         f"the database {shown(name)} has the same broker id as the database {shown(enabled)}, which is enabled; "
         "use NEW_BROKER for one of the two"
@@ -213,12 +213,12 @@ def same_broker_id(name: str, enabled: str) -> str:
 
 
 def endpoint_exists(name: str) -> str:
-    """States that an instance has a Service Broker endpoint."""
+    """Returns the message that an instance has a Service Broker endpoint."""
     return f"the instance already has the Service Broker endpoint {shown(name)}; only one is allowed: alter {shown(name)}, or drop it first"
 
 
 def other_endpoint(name: str, existing: str | None) -> str:
-    """States that the Service Broker endpoint of an instance has a different name, or does not exist."""
+    """Returns the message that the Service Broker endpoint of an instance has a different name, or does not exist."""
     remedy = (
         "create it first with CREATE ENDPOINT"
         if existing is None

@@ -682,7 +682,7 @@ def _is_about_broker(parsed: ParsedStatement) -> bool:
 
 
 def _misplaced_text(kind: str, verbs: Sequence[str]) -> str:
-    """States that the statements after a procedure, view or the like are part of it, because no GO separates them."""
+    """Returns the message that the statements after a procedure, view or the like are part of it, because no GO separates them."""
     word = kind.rsplit(maxsplit=1)[-1]
     noun = "procedure" if word == "PROC" else word.lower()
     return (

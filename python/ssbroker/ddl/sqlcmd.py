@@ -263,7 +263,7 @@ def _existing(path: Path) -> Path:
 
 
 def _undefined(name: str) -> str:
-    """States that a variable is not defined, and how to define it."""
+    """Returns the message that a variable is not defined, and how to define it."""
     return (
         f"the sqlcmd variable $({name}) is not defined; "
         f'define it with -v {name}="..." or :setvar {name} "..." (Python: variables={{"{name}": "..."}})'

@@ -474,7 +474,7 @@ def _address_class(route: FleetRoute) -> int:
 
 
 def name_unknown_to(behaviours: Collection[Behaviour]) -> str:
-    """Returns a service name that none of the catalogs knows."""
+    """Returns a service name that none of the catalogs contains."""
     name = "any other service"
     while any(name in names for behaviour in behaviours for names in behaviour.known_names.values()):
         name += "."

@@ -84,7 +84,7 @@ class Change:
     Attributes:
         instance: The instance whose routing tables change.
         database: The database where the conversations start; None if they arrive from another instance.
-        service: The target service; None represents every service that neither catalog knows.
+        service: The target service; None represents every service that neither catalog contains.
         broker_ids: The broker ids that these conversations name. None if all conversations of this database and service change in the
             same way, or if traffic was compared.
         kind: What changes: `outcome`, `database`, `next_hop` or `explanation`.

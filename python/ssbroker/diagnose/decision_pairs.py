@@ -38,7 +38,7 @@ class DecisionPair(NamedTuple):
     database: str | None
     """The database in which the conversations start; None if they arrive from another instance."""
     service: str | None
-    """The service; None represents all services that neither catalog knows."""
+    """The service; None represents all services that neither catalog contains."""
     before: PossibleDecision
     after: PossibleDecision
 
@@ -79,9 +79,9 @@ class ConversationClass(NamedTuple):
     database: str | None
     """The database in which the conversations start; None if they arrive from another instance."""
     service: str | None
-    """The service; None represents all services that neither catalog knows."""
+    """The service; None represents all services that neither catalog contains."""
     broker: bytes | None
-    """The broker id that the conversations name; empty if neither catalog knows the id."""
+    """The broker id that the conversations name; empty if neither catalog contains the id."""
     is_initiator: bool
     before: tuple[PossibleDecision, ...]
     """Every possible decision of the catalog before the change."""
@@ -135,7 +135,7 @@ def _distinct_decisions(decisions: tuple[PossibleDecision, ...]) -> tuple[Possib
 
 
 def _unknown_broker(both: list[Behaviour]) -> bytes:
-    """Returns a broker id that neither catalog knows; the `Behaviour.unknown_broker` of one catalog may be known to the other."""
+    """Returns a broker id that neither catalog contains; the `Behaviour.unknown_broker` of one catalog may be known to the other."""
     known = {route.broker for behaviour in both for route in behaviour.tables.routes}
     known |= {row.broker for behaviour in both for row in behaviour.tables.databases.values()}
     return next(

@@ -26,7 +26,7 @@ class Loop:
 
     Attributes:
         instances: The instances in order; the last one forwards to the first.
-        services: The service names that are forwarded; None represents every name that no instance of the fleet knows.
+        services: The service names that are forwarded; None represents every name that no instance of the fleet contains.
         broker_instances: The broker id of the message for each of `services`; None for messages without one.
     """
 

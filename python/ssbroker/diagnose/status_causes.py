@@ -45,7 +45,7 @@ _PATTERNS: Final = (
     _pattern(
         r"received an error message on this conversation|endpoint state is 'ER'",
         "the conversation has failed: an error message has arrived, and no more messages are sent",
-        "RECEIVE the Error message from the queue of the sender's service: its body states the reason. Then END CONVERSATION, and begin a new "
+        "RECEIVE the Error message from the queue of the sender's service: its body shows the reason. Then END CONVERSATION, and begin a new "
         "conversation once the cause is corrected.",
     ),
     _pattern(
@@ -124,7 +124,7 @@ _PATTERNS: Final = (
     _pattern(
         r"handshake failed|connection handshake|authentication failed|protocol negotiation error",
         "the endpoints do not agree on authentication or encryption",
-        "Look in the error logs of both instances; the log of the target states the reason. Compare AUTHENTICATION and ENCRYPTION in "
+        "Look in the error logs of both instances; the log of the target shows the reason. Compare AUTHENTICATION and ENCRYPTION in "
         "sys.service_broker_endpoints, the certificates in master, and GRANT CONNECT ON ENDPOINT.",
     ),
     _pattern(
@@ -246,14 +246,14 @@ _PATTERNS: Final = (
     _pattern(
         r"no route or service for it and dropped it",
         "at the last attempt, the instance to which the route led had no route or service for the message",
-        "Look there for the event Message Undeliverable, which states the reason; check the address of the route here, and the services and the "
+        "Look there for the event Message Undeliverable, which shows the reason; check the address of the route here, and the services and the "
         "routes of msdb there.",
         is_routing=True,
     ),
     _pattern(
         r"could not forward it and dropped it",
         "the forwarder to which the route leads could not forward the message",
-        "Look there for the event Forwarded Message Dropped, which states the reason; check the routes of its msdb.",
+        "Look there for the event Forwarded Message Dropped, which shows the reason; check the routes of its msdb.",
     ),
     _pattern(
         r"\b9792\b",
@@ -263,8 +263,8 @@ _PATTERNS: Final = (
     ),
     _pattern(
         r"message classification trace",
-        "the message could not be classified, and the status does not state the reason",
-        "Trace the event Broker:Message Classify in the sender's instance (SQL Server Profiler, or Extended Events): the event states the reason. Check that "
+        "the message could not be classified, and the status does not show the reason",
+        "Trace the event Broker:Message Classify in the sender's instance (SQL Server Profiler, or Extended Events): the event shows the reason. Check that "
         "the catalog contains the current routes of the instance.",
     ),
     _pattern(

@@ -68,7 +68,7 @@ def test_a_name_that_is_not_allowed_is_rejected(authority: Authority, bank_trust
     assert at_bank == f"the peer's certificate is valid, but thief is not allowed to connect; {HOW_TO_ACCEPT}"
     # The bank tells a stranger nothing; this end concludes it from when the connection ended.
     assert at_thief.endswith(
-        " after the TLS handshake: it does not let this instance connect, or has too many connections; its log states the reason"
+        " after the TLS handshake: it does not let this instance connect, or has too many connections; its log shows the reason"
     )
 
 

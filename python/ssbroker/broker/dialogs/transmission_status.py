@@ -143,7 +143,7 @@ _DROP_TEXTS: Final = {
     "reason. If this instance should send it elsewhere: ALTER ROUTE <name> WITH ADDRESS = N'TCP://<host>:<port>';",
     DropReason.FORWARDING_DISABLED: "that instance would have to forward it, and message forwarding is disabled there. Change the route so that it leads "
     "to the instance that has the service, or run on that instance: ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);",
-    DropReason.NOT_FORWARDED: "that instance could not forward it and dropped it. The event Forwarded Message Dropped there states the reason.",
+    DropReason.NOT_FORWARDED: "that instance could not forward it and dropped it. The event Forwarded Message Dropped there shows the reason.",
     DropReason.NO_RETURN_ROUTE: "that instance cannot acknowledge it, because none of its routes leads back to the service of this "
     "conversation. Run in the target database there: CREATE ROUTE <name> WITH SERVICE_NAME = N'<service>', ADDRESS = N'TCP://<host>:<port>';",
     DropReason.TOO_LARGE: "the message is larger than that instance accepts, so neither it nor the messages after it arrive. Increase "

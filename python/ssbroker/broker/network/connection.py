@@ -234,7 +234,7 @@ class PeerConnection(asyncio.BufferedProtocol):
             text += (
                 " before it answered: it may require TLS"
                 if channel.method is None
-                else " after the TLS handshake: it does not let this instance connect, or has too many connections; its log states the reason"
+                else " after the TLS handshake: it does not let this instance connect, or has too many connections; its log shows the reason"
             )
         self.lost(CloseReason(text, RECEIVE_FAILED))
 

@@ -132,7 +132,7 @@ class ConnectionManager:
                 self.dialer.rows_dropped(connection, reasons)
 
     def report_drops(self, peer_key: PeerKey, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """Tells a connected peer why its rows are not acknowledged."""
+        """Reports to a connected peer why its rows are not acknowledged."""
         connection = self.usable_connection(peer_key)
         if connection is not None:
             with connection.guard:

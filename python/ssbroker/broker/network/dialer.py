@@ -271,7 +271,7 @@ class Dialer:
                 call_listener(report)
 
     def rows_dropped(self, connection: PeerConnection, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """Tells the listener why a peer does not acknowledge rows."""
+        """Reports to the listener why a peer does not acknowledge rows."""
         for destination in self._by_connection.get(connection, ()):
             call_listener(partial(self._context.listener.rows_dropped, destination.address, reasons))
 

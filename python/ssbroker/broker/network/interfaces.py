@@ -141,7 +141,7 @@ class NetworkEndpoint(Protocol):
         """Asks an address for the mirroring role of a database; `role_received` or `connection_failed` follows."""
 
     def report_drops(self, peer_key: PeerKey, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """Tells a connected peer why rows of its endpoints are not acknowledged.
+        """Reports to a connected peer why rows of its endpoints are not acknowledged.
 
         Reasons are sent with best effort: they are lost if the peer is not connected, or if many reasons are waiting.
         The next retransmission produces them again.

@@ -192,7 +192,7 @@ class SecureLink:
             self._link.reply_role(broker_instance, role, number)
 
     def report_drops(self, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """Tells the peer why rows are not acknowledged."""
+        """Reports to the peer why rows are not acknowledged."""
         if self._link is not None and self.is_usable:
             self._link.report_drops(reasons)
 
