@@ -269,12 +269,9 @@ def test_tasks_that_asyncio_cancels_at_random_lose_nothing(instance: Instance, q
     assert states(instance) == []
 
 
-@pytest.mark.parametrize("cancelled", ["before the thread has the lock", "after the thread has the lock"])
-def test_one_thread_ends_the_transaction_of_a_cancelled_job(
-    instance: Instance, queue: WorkQueue, monkeypatch: pytest.MonkeyPatch, cancelled: str
-) -> None:
-    """A connection that two threads close at once would keep its transaction, and with it the write lock of the file."""
-    queue.put(b"one")
+@pytest.fixture
+def closing_threads(monkeypatch: pytest.MonkeyPatch) -> dict[Session, set[int]]:
+    """The threads that close each session, which takes them a while."""
     calls: dict[Session, set[int]] = {}
     close = Session.close
 
@@ -284,7 +281,15 @@ def test_one_thread_ends_the_transaction_of_a_cancelled_job(
         close(session)
 
     monkeypatch.setattr(Session, "close", slow_close)
+    return calls
 
+
+@pytest.mark.parametrize("cancelled", ["before the thread has the lock", "after the thread has the lock"])
+def test_one_thread_ends_the_transaction_of_a_cancelled_job(
+    instance: Instance, queue: WorkQueue, closing_threads: dict[Session, set[int]], cancelled: str
+) -> None:
+    """A connection that two threads close at once would keep its transaction, and with it the write lock of the file."""
+    queue.put(b"one")
     write_lock = database_context(instance.database("Queues")).file.write_lock
 
     async def main() -> None:
@@ -313,7 +318,47 @@ def test_one_thread_ends_the_transaction_of_a_cancelled_job(
 
     asyncio.run(main())
     assert remaining(queue) == [b"one"]
-    assert [len(threads) for threads in calls.values()] == [1] * len(calls)
+    assert [len(threads) for threads in closing_threads.values()] == [1] * len(closing_threads)
+    assert states(instance) == []
+
+
+@pytest.mark.parametrize("cancelled", ["before the thread has the lock", "after the thread has the lock"])
+def test_one_thread_ends_the_transaction_of_a_job_in_a_cancelled_scope(
+    instance: Instance, queue: WorkQueue, closing_threads: dict[Session, set[int]], run: Run, cancelled: str
+) -> None:
+    """A cancel scope of anyio, which is the only cancellation in Trio, ends the wait in another way than a task of asyncio."""
+    queue.put(b"one")
+    write_lock = database_context(instance.database("Queues")).file.write_lock
+
+    async def main() -> None:
+        taken, is_locked = anyio.Event(), anyio.Event()
+
+        async def work() -> None:
+            async with queue.take() as job:
+                taken.set()
+                await is_locked.wait()
+                async with job.transaction():
+                    pytest.fail("the task was cancelled before the block")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+            await taken.wait()
+            with instance.database("Queues").transaction() as holder:
+                assert holder.connection.in_transaction
+                is_locked.set()
+                while not write_lock.waiting:  # noqa: ASYNC110  # threads have no events for tasks
+                    await anyio.sleep(0.01)
+                if cancelled.startswith("before"):
+                    tasks.cancel_scope.cancel()
+                    with anyio.CancelScope(shield=True):
+                        await anyio.sleep(0.1)
+            if not tasks.cancel_scope.cancel_called:
+                time.sleep(0.1)  # noqa: ASYNC251  # the thread acquires the lock, and the task does not learn of it
+                tasks.cancel_scope.cancel()
+
+    run(main)
+    assert remaining(queue) == [b"one"]
+    assert [len(threads) for threads in closing_threads.values()] == [1] * len(closing_threads)
     assert states(instance) == []
 
 
