@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
@@ -93,29 +92,13 @@ class ConnectionGuard:
         Returns whether a statement of another thread was interrupted, whose changes are then lost.
         """
         self._has_ended = True
-        is_open, is_interrupted = self._remove_hooks()
+        is_open, is_interrupted = remove_hooks(self._connection, timeout=_INTERRUPT_TIMEOUT)
         if is_open:
             for cursor in list(self._cursors):
                 cursor.close(force=True)
             self._undo()
             self._connection.is_reusable = not self._has_session_changes
         return is_interrupted
-
-    def _remove_hooks(self) -> tuple[bool, bool]:
-        """Removes the hooks of the application; returns whether the connection is open, and whether a statement was interrupted."""
-        import apsw  # noqa: PLC0415 - apsw is an extra, loaded by now
-
-        deadline = time.monotonic() + _INTERRUPT_TIMEOUT
-        is_interrupted = False
-        while True:
-            try:
-                return remove_hooks(self._connection), is_interrupted
-            except apsw.ThreadingViolationError:
-                if time.monotonic() > deadline:
-                    raise
-                is_interrupted = True
-                self._connection.interrupt()
-                time.sleep(0.001)
 
     def _undo(self) -> None:
         """Undoes what `start` has changed for the duration of the guard."""

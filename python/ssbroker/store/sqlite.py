@@ -152,8 +152,31 @@ def single_row(connection: Connection, sql: str) -> tuple[Any, ...]:
     return row
 
 
-def remove_hooks(connection: Connection) -> bool:
-    """Removes hooks that an application may have set on a connection; returns whether the connection is open."""
+def remove_hooks(connection: Connection, *, timeout: float) -> tuple[bool, bool]:
+    """Removes hooks that an application may have set on a connection, and interrupts statements that another thread is executing on it.
+
+    Returns whether the connection is open, and whether a statement was interrupted.
+
+    Raises:
+        apsw.ThreadingViolationError: The statement has not ended after `timeout` seconds.
+    """
+    import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
+
+    deadline = time.monotonic() + timeout
+    is_interrupted = False
+    while True:
+        try:
+            return _remove_hooks(connection), is_interrupted
+        except apsw.ThreadingViolationError:
+            if time.monotonic() > deadline:
+                raise
+            is_interrupted = True
+            connection.interrupt()
+            time.sleep(0.001)
+
+
+def _remove_hooks(connection: Connection) -> bool:
+    """Removes hooks; returns whether the connection is open."""
     import apsw  # noqa: PLC0415  # apsw is an extra, loaded by now
 
     try:
