@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +15,14 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from ssbroker.broker.database import database_context
 from ssbroker.broker.instance import instance_context
 from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT
 from ssbroker.broker.network.inbound import LOCK_PAUSE, InboundProcessor, InboundRows
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.exceptions import LockTimeoutError
 from ssbroker.protocol.events import EventLog
-from ssbroker.store.database_file import DatabaseFile
+from ssbroker.store.database_file import LOCK_TIMEOUT, DatabaseFile
 from tests.broker.network.shop_and_bank import ShopAndBank, shop_and_bank_pair
 
 
@@ -106,6 +110,35 @@ def test_a_database_is_waited_for_again_once_it_was_free() -> None:
 @pytest.fixture
 def shop_and_bank(tmp_path: Path) -> Iterator[ShopAndBank]:
     yield from shop_and_bank_pair(tmp_path)
+
+
+def test_a_database_that_is_locked_when_its_dialogs_are_created_delays_no_other(
+    shop_and_bank: ShopAndBank, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another process locks the file before the first turn; its dialogs are created once it is free."""
+    other = shop_and_bank.shop.create_database("Other")
+    shop_and_bank.network.settle(seconds=1)
+    registry = shop_and_bank.network.servers["shop"].exchange._dialogs
+    for dialogs in registry.all():
+        dialogs.storage.set_fragment_bytes(9_999)
+        registry.drop(dialogs)
+    shop_and_bank.send(b"waits")
+    path = database_context(shop_and_bank.sales).file.path
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        caplog.clear()
+        started = time.monotonic()
+        shop_and_bank.network.settle()
+        assert time.monotonic() - started < LOCK_TIMEOUT / 2
+        assert registry.by_name(other.name) is not None
+        assert registry.by_name(shop_and_bank.sales.name) is None
+        assert registry.has_failed
+        assert not caplog.records, "a short lock is not reported"
+        holder.execute("ROLLBACK")
+    shop_and_bank.network.settle(seconds=1)
+    assert registry.by_name(shop_and_bank.sales.name) is not None, "not only after the usual 10 s"
+    shop_and_bank.network.settle(seconds=5)
+    assert shop_and_bank.receive_orders() == [b"waits"]
 
 
 def test_idle_dialogs_of_a_locked_database_are_written_later(

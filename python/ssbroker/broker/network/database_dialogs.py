@@ -19,11 +19,12 @@ from ssbroker.broker.delivery import OutgoingConversation
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.dynamic_routing import REQUESTS_BURST, REQUESTS_PER_SECOND, missing_routes
 from ssbroker.broker.live_routes import Decision, RouteQuery
+from ssbroker.broker.lock_patience import LockPatience
 from ssbroker.broker.network.dialog_keys import EXCHANGE_LOCK_TIMEOUT, DialogKeys, PendingKeyExchanges
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.broker.network.inbound_writer import StalePlanError
 from ssbroker.broker.network.rate_limiter import RateLimiter
-from ssbroker.exceptions import SsbrokerError, StorageError
+from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE, SenderKey, sender_runs
 from ssbroker.protocol.settings import SECOND, ProtocolSettings
@@ -140,11 +141,14 @@ class DatabaseDialogs:
         keys: DialogKeys,
         closed: set[NextHop],
         mirrors: MirroredRoutes,
+        lock_timeout: float | None = None,
     ) -> None:
         instance = database.instance
         self._background: Final = background
         self.database: Final = database
-        self.storage: Final = SqliteDialogStorage(database, route_brokers=self._route_brokers)
+        self.storage: Final = SqliteDialogStorage(
+            database, route_brokers=self._route_brokers, lock_timeout=lock_timeout
+        )
         self._unbound: dict[EndpointKey, tuple[RouteQuery, bytes | None]] = {}
         # Used only for jitter, for each batch; the operating system's generator would be too slow.
         random = Random(instance.random.getrandbits(64))  # noqa: S311
@@ -364,6 +368,7 @@ class DialogRegistry:
     Attributes:
         needs_refresh: Whether `refresh` has work to do even without a catalog change.
         has_failed: Whether the file of a database could not be used; call `refresh` again later.
+        is_waiting_for_lock: Whether a database was locked; call `refresh` again soon.
     """
 
     def __init__(
@@ -382,8 +387,10 @@ class DialogRegistry:
         self._settings: Final = settings
         self._closed: Final = closed
         self._mirrors: Final = mirrors
+        self._patience: Final = LockPatience()
         self.needs_refresh = True
         self.has_failed = False
+        self.is_waiting_for_lock = False
         self._dialogs: dict[int, DatabaseDialogs] = {}
         self._versions: dict[int, tuple[bytes, bool]] = {}
         self._watches: dict[int, CommitWatch] = {}
@@ -411,7 +418,8 @@ class DialogRegistry:
         """Creates missing dialogs, and drops the dialogs of databases that are gone, disabled or mirrors, or have a new broker id."""
         dialogs: dict[int, DatabaseDialogs] = {}
         versions: dict[int, tuple[bytes, bool]] = {}
-        has_failed = False
+        has_failed = is_waiting_for_lock = False
+        self._patience.begin_round()
         for database in self._instance.databases:
             database_id = database.database_id
             try:
@@ -423,23 +431,30 @@ class DialogRegistry:
                     dialogs[database_id], versions[database_id] = known, version
                     continue
                 settings = replace(self._settings, honor_priority=version[1])
-                dialogs[database_id] = DatabaseDialogs(
-                    database,
-                    self._background,
-                    settings=settings,
-                    keys=self._keys,
-                    closed=self._closed,
-                    mirrors=self._mirrors,
-                )
+                with self._patience.waiting_for(database) as lock_timeout:
+                    dialogs[database_id] = DatabaseDialogs(
+                        database,
+                        self._background,
+                        settings=settings,
+                        keys=self._keys,
+                        closed=self._closed,
+                        mirrors=self._mirrors,
+                        lock_timeout=lock_timeout,
+                    )
                 versions[database_id] = version
             except StorageError as error:
                 has_failed = True
+                if isinstance(error, LockTimeoutError):
+                    is_waiting_for_lock = True
+                    if not self._patience.has_work_failed(database):
+                        continue
                 _LOGGER.warning(
                     "%s: cannot send or receive over the network; trying again later: %s", database.name, error
                 )
         # Set at the end, so that an earlier error leads to another attempt.
         self._dialogs, self._versions = dialogs, versions
         self.needs_refresh, self.has_failed = False, has_failed
+        self.is_waiting_for_lock = is_waiting_for_lock
         for database_id in self._watches.keys() - dialogs.keys():
             self._drop_watch(database_id)
 

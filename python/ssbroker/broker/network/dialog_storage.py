@@ -105,7 +105,8 @@ class SqliteDialogStorage:
     """Implements `protocol.storage.DialogStorage` for one database. For one thread at a time: the thread of its engine.
 
     The constructor removes the transmission objects that an earlier process stored (P32). `route_brokers` returns, for
-    unbound initiators, the broker ids that their routes name.
+    unbound initiators, the broker ids that their routes name. The constructor and `set_fragment_bytes` wait up to
+    `lock_timeout` seconds for other writers; None means the `lock_timeout` of the instance.
     """
 
     def __init__(
@@ -114,15 +115,17 @@ class SqliteDialogStorage:
         *,
         route_brokers: Callable[[Sequence[conversation_endpoints.ConversationEndpoint]], Sequence[bytes | None]]
         | None = None,
+        lock_timeout: float | None = None,
     ) -> None:
         self._database: Final = database
+        self._lock_timeout: Final = lock_timeout
         self._route_brokers: Final = route_brokers
         self._broker_instance: Final = database.objects().broker.service_broker_guid
         self._admitted: dict[EndpointKey, DialogEndpoint] = {}
         self._body_reader: Final = BodyReader()
         self._is_unsynced = True  # an earlier object for this database may have committed without a sync
         if database.file.query(transmission_queue.has_work_table_rows):
-            with database.file.write() as connection:
+            with database.file.write(lock_timeout=lock_timeout) as connection:
                 transmission_queue.clear_work_table(connection)
 
     @property
@@ -177,7 +180,7 @@ class SqliteDialogStorage:
         with self._database.file.read() as connection:
             if transmission_queue.is_fragment_size_uniform(connection, max_fragment_bytes):
                 return {}
-        with self._database.file.write() as connection:
+        with self._database.file.write(lock_timeout=self._lock_timeout) as connection:
             return transmission_queue.set_fragment_size(connection, max_fragment_bytes)
 
     def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:

@@ -481,7 +481,7 @@ class MessageExchange:
             return
         changes = self._commit_signals.count(OBJECTS_CHANNEL)
         snapshot = self._background.routes.snapshot
-        if snapshot is not self._snapshot or self._dialogs.needs_refresh:
+        if snapshot is not self._snapshot or self._dialogs.needs_refresh or self._dialogs.is_waiting_for_lock:
             if self._snapshot is not None:
                 self._in_transit.clear()
             self.endpoint.set_routed_addresses(route_addresses(self._background.catalog.catalog().routes))
@@ -492,6 +492,8 @@ class MessageExchange:
             self._snapshot = snapshot  # set at the end, so that after an error the next turn repeats all of this
         expiry = snapshot.valid_until
         until = now + self._check_interval
+        if self._dialogs.is_waiting_for_lock:
+            until = min(until, now + FAILED_DATABASE_RETRY_INTERVAL)
         self._followed_until = until if expiry is None else min(until, epoch_microseconds(expiry))
         self._followed_from, self._changes_seen = now, changes
 
