@@ -164,7 +164,7 @@ class ConnectionEvent(Event):
 
     @property
     def warned_about(self) -> str | None:
-        """The host, the step and the reason. None for a failed dial: `is_repeated` says whether the previous dial failed the same way."""
+        """The host, the step and the reason. None for a failed dial: `is_repeated` shows whether the previous dial failed in the same way."""
         return None if self.step is ConnectionStep.CONNECT_FAILED else f"{self.source}, {self.text}"
 
 

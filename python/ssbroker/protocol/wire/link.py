@@ -318,7 +318,7 @@ class RoleReply:
 
 @dataclass(frozen=True, slots=True)
 class RowsDropped:
-    """The peer says why it does not acknowledge rows.
+    """The peer reports why it does not acknowledge rows.
 
     Attributes:
         reasons: The reason for each sending endpoint.
@@ -576,7 +576,7 @@ class Link:
             self._role_queries.reply(broker_instance, role, number)
 
     def report_drops(self, reasons: Mapping[EndpointKey, DropReason]) -> None:
-        """Tells the peer why rows of its endpoints are not acknowledged, up to `DROPS_MAX` reasons; does nothing if the link is leaving."""
+        """Reports to the peer why rows of its endpoints are not acknowledged, up to `DROPS_MAX` reasons; does nothing if the link is leaving."""
         if not self.is_leaving:
             self._drops |= islice(reasons.items(), DROPS_MAX - len(self._drops))
 
