@@ -195,7 +195,15 @@ def _check_instances(rows: pa.Table, instances: list[str]) -> None:
     """Refuses a row whose instance is not compared; if only one instance is, the column is not read."""
     if len(instances) == 1 or "instance" not in rows.schema.names:
         return
-    given = rows["instance"].to_pylist()
+    import pyarrow as pa  # noqa: PLC0415 - keeps --help fast
+
+    from ssbroker._compat import cast  # noqa: PLC0415 - the same
+    from ssbroker.cli.input_files import logical_type  # noqa: PLC0415 - the same
+
+    column: Any = rows["instance"]
+    if logical_type(column.type) == pa.string() and set(cast(column, pa.string()).unique().to_pylist()) <= {*instances}:
+        return
+    given = column.to_pylist()
     row = next((number for number, name in enumerate(given) if name not in instances), None)
     if row is not None:
         problem = "null is not allowed here" if given[row] is None else f"{given[row]!r:.80} is not an instance"
