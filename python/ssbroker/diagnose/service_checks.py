@@ -633,9 +633,10 @@ def _no_return_route(
     others_text = f" or to {quantity(others, 'other service')} that may have started one" if others else ""
     origin, service = initiators[0]
     fate = restore_spaces(end_text(end)).partition(":")[0] if end.outcome == "LOOP" else restore_spaces(end_text(end))
-    misspelled = _misspelled_routes(context, target, service)
-    if misspelled:
-        fate += f". The route {quoted_name(misspelled[0].name)} is for the similar service {quoted_name(misspelled[0].service or '')}, which no instance has"
+    hostless = _routes_of_hostless_services(context, target)
+    misspelled = _similar_route(hostless, service)
+    if misspelled is not None:
+        fate += f". The route {quoted_name(misspelled.name)} is for the similar service {quoted_name(misspelled.service or '')}, which no instance has"
     return problem_about(
         "SSB017",
         Subject("database", target.database),
@@ -647,7 +648,7 @@ def _no_return_route(
         services=dict.fromkeys(name for _, name in initiators),
         related=related if stale is None else [*related, qualified_route(target.instance, stale)],
         severity=severity,
-        candidates=() if stale else _return_candidates(context, target, initiators, ends, used),
+        candidates=() if stale else _return_candidates(context, target, initiators, ends, used, hostless),
         concerns=[Concern(start.instance, start.database, name) for start, name in used.items()],
     )
 
@@ -684,18 +685,19 @@ def _return_advice(
     )
 
 
-def _misspelled_routes(context: CheckContext, target: Start, service: str) -> list[FleetRoute]:
-    """Returns the routes of a database for services that no instance has, and whose names are similar to that of a service."""
+def _routes_of_hostless_services(context: CheckContext, start: Start) -> dict[str, FleetRoute]:
+    """Returns the first route of a database for each service that no instance has."""
+    routes: dict[str, FleetRoute] = {}
+    for route in context.tables[start.instance].routes:
+        if route.database == start.database and route.service is not None and context.is_live(route):
+            routes.setdefault(route.service, route)
+    return {service: route for service, route in routes.items() if not context.hosts(service)}
+
+
+def _similar_route(routes: Mapping[str, FleetRoute], service: str) -> FleetRoute | None:
+    """Returns the first route whose service has a name similar to that of a service; `routes` are given by service."""
     similar = SimilarNames([service])
-    return [
-        route
-        for route in context.tables[target.instance].routes
-        if route.database == target.database
-        and route.service is not None
-        and context.is_live(route)
-        and not context.hosts(route.service)
-        and similar.find(route.service)
-    ]
+    return next((route for name, route in routes.items() if similar.find(name)), None)
 
 
 def _return_candidates(
@@ -704,10 +706,11 @@ def _return_candidates(
     initiators: list[tuple[Start, str]],
     ends: set[RoutingEnd],
     used: dict[Start, str],
+    hostless: Mapping[str, FleetRoute],
 ) -> Iterator[Candidate]:
     """Yields remedies: for routes of the target's database that are misspelled, missing or wrong, then for faults on the path."""
     misspelled = {
-        route: service for _, service in initiators for route in _misspelled_routes(context, target, service)[:1]
+        route: service for _, service in initiators if (route := _similar_route(hostless, service)) is not None
     }
     if misspelled:
         yield tuple(
