@@ -9,6 +9,9 @@ import pyarrow as pa
 
 from ssbroker import schemas
 
+IS_INITIATOR: Final = "is_initiator"
+"""The column that states which side sent a message, which `--from-target` adds."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class InputColumns:
@@ -53,7 +56,7 @@ _CONVERSATION_FIELDS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("database", pa.string()),
     pa.field("to_service_name", pa.string(), nullable=False),
     pa.field("to_broker_instance", pa.string()),
-    pa.field("is_initiator", pa.bool_(), nullable=False),
+    pa.field(IS_INITIATOR, pa.bool_(), nullable=False),
 )
 
 CONVERSATION_COLUMNS: Final = InputColumns(
@@ -90,7 +93,7 @@ def fragment_columns(*, session_key_column: str | None = None) -> InputColumns:
     keys: list[pa.Field[Any]] = [] if session_key_column is None else [pa.field(session_key_column, pa.binary())]
     schema = make_schema(
         *_ID_FIELDS,
-        pa.field("is_initiator", pa.bool_(), nullable=False),
+        pa.field(IS_INITIATOR, pa.bool_(), nullable=False),
         pa.field("message_sequence_number", pa.int64(), nullable=False),
         pa.field("fragment_number", pa.int32(), nullable=False),
         pa.field("fragment_count", pa.int32(), nullable=False),

@@ -17,7 +17,7 @@ from ssbroker.cli.chunks import InputFile
 from ssbroker.cli.errors import reading
 from ssbroker.cli.file_formats import INPUT_SUFFIXES, STANDARD_STREAM, Format, input_format, input_format_by_suffix
 from ssbroker.cli.hive_partitions import PartitionedInput
-from ssbroker.cli.input_columns import InputColumns
+from ssbroker.cli.input_columns import IS_INITIATOR, InputColumns
 from ssbroker.cli.readers import (
     ArrowInput,
     CsvInput,
@@ -29,7 +29,6 @@ from ssbroker.cli.readers import (
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 
 pc: Any = pyarrow.compute  # the stubs support neither Python constants nor text with 64-bit offsets
-_IS_INITIATOR: Final = "is_initiator"
 _HIDDEN_PREFIXES: Final = (".", "_")
 
 
@@ -192,14 +191,14 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def sent_by_target(batch: pa.RecordBatch, file: Path) -> pa.RecordBatch:
     """Adds the column `is_initiator` for `--from-target`; refuses a file that has this column."""
-    if _IS_INITIATOR in batch.schema.names:
+    if IS_INITIATOR in batch.schema.names:
         raise already_known_direction(file)
-    return batch.append_column(_IS_INITIATOR, pa.array([False] * batch.num_rows, pa.bool_()))
+    return batch.append_column(IS_INITIATOR, pa.array([False] * batch.num_rows, pa.bool_()))
 
 
 def already_known_direction(source: object) -> OptionError:
     """Returns the error for `--from-target` with rows that contain their direction; `source` is the input that contains them."""
-    problem = f"{source} has the column {_IS_INITIATOR}, which already specifies which side sent each message"
+    problem = f"{source} has the column {IS_INITIATOR}, which already specifies which side sent each message"
     return OptionError(f"--from-target: {problem}; omit the option, or drop the column")
 
 

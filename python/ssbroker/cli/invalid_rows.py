@@ -36,17 +36,21 @@ def load_valid_rows(chunk: Chunk) -> ValidRows:
     loaded = chunk.load()
     if loaded.invalid is None:
         return ValidRows(loaded=loaded, row_in_file=chunk.row_in_file, invalid=[])
-    kept = pc.indices_nonzero(pa.array(dataframes.kept_rows(loaded.invalid, rows=loaded.batch.num_rows)))
+    kept = dataframes.kept_rows(loaded.invalid, rows=loaded.batch.num_rows)
+    kept_numbers = pc.indices_nonzero(pa.array(kept))
     return ValidRows(
-        loaded=without_invalid_rows(loaded, loaded.invalid),
-        row_in_file=lambda row: chunk.row_in_file(kept[row].as_py()),
+        loaded=_filter_rows(loaded, kept),
+        row_in_file=lambda row: chunk.row_in_file(kept_numbers[row].as_py()),
         invalid=[invalid_in_file(loaded.invalid, chunk, chunk.row_in_file)],
     )
 
 
 def without_invalid_rows(loaded: LoadedChunk, invalid: pa.Table) -> LoadedChunk:
     """Returns the rows of a chunk except those whose numbers are in `invalid`."""
-    kept = dataframes.kept_rows(invalid, rows=loaded.batch.num_rows)
+    return _filter_rows(loaded, dataframes.kept_rows(invalid, rows=loaded.batch.num_rows))
+
+
+def _filter_rows(loaded: LoadedChunk, kept: list[bool]) -> LoadedChunk:
     lines = None if loaded.json_lines is None else loaded.json_lines.filter(pa.array(kept))
     return LoadedChunk(batch=dataframes.filter_batch(loaded.batch, kept), json_lines=lines)
 

@@ -15,7 +15,7 @@ from ssbroker._csv import CsvFile
 from ssbroker.cli.errors import reading
 from ssbroker.cli.file_formats import Format, input_format, output_format_by_suffix
 from ssbroker.cli.hive_partitions import refuse_partitions
-from ssbroker.cli.input_columns import CONVERSATION_COLUMNS, fragment_columns
+from ssbroker.cli.input_columns import CONVERSATION_COLUMNS, IS_INITIATOR, fragment_columns
 from ssbroker.cli.input_files import already_known_direction, common_schema, expand_patterns, open_inputs
 from ssbroker.cli.output_paths import refuse_overwriting, replacing_folder
 from ssbroker.cli.reassemble_files import ReassembleJob
@@ -84,21 +84,18 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     return counts, files
 
 
-_IS_INITIATOR: Final = "is_initiator"
-
-
 def _sent_by_targets(conversations: DataFrame) -> DataFrame:
     """Adds the column `is_initiator` for `--from-target`; refuses files that have this column."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    if _IS_INITIATOR in conversations.columns:
+    if IS_INITIATOR in conversations.columns:
         raise already_known_direction("the input")
-    return conversations.withColumn(_IS_INITIATOR, sf.lit(False))
+    return conversations.withColumn(IS_INITIATOR, sf.lit(False))
 
 
 def _given_columns(routed: DataFrame, job: RouteJob) -> DataFrame:
     """Drops the column that `--from-target` has added."""
-    return routed.drop(_IS_INITIATOR) if job.from_target else routed
+    return routed.drop(IS_INITIATOR) if job.from_target else routed
 
 
 def _check_outputs(outputs: Iterable[Path], requested: Format | None) -> None:
@@ -259,7 +256,7 @@ def _read_files(spark: SparkSession, files: Sequence[Path], *, kind: str) -> Dat
         paths, header=True, multiLine=True, quote='"', escape='"', mode="FAILFAST", enforceSchema=False
     )
     return table.withColumns(
-        {name: _typed_column(name) for name in table.columns if name in (*_NULLABLE, "is_initiator")}
+        {name: _typed_column(name) for name in table.columns if name in (*_NULLABLE, IS_INITIATOR)}
     )
 
 
@@ -293,7 +290,7 @@ def _typed_column(name: str) -> Column:
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     text = sf.col(name)
-    if name != "is_initiator":
+    if name != IS_INITIATOR:
         return sf.when(~text.isin("", "NULL", "null"), text)
     word = sf.lower(sf.trim(text))
     wrong = sf.concat(sf.lit("is_initiator: expected true, false, 1 or 0, got "), text)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
 
 from ssbroker import schemas
 from ssbroker._arrow_types import without_dictionaries
@@ -43,8 +42,6 @@ from ssbroker.cli.text_conversion import InvalidCellError
 from ssbroker.cli.writers import OutputFile
 from ssbroker.exceptions import InputError, InvalidGuidError, NullError, SchemaError, UnknownDatabaseError
 from ssbroker.router import PendingRequest, Router, TieBreak
-
-pc: Any = pyarrow.compute  # the stubs support neither Python constants nor text with 64-bit offsets
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,7 +89,7 @@ def queue_disabled(database: str, schema: str, queue: str) -> TransmissionStatus
         11219,
         f"the message waits in {quoted(database)} because its queue is disabled: by ALTER QUEUE, or by poison message "
         "handling (`ssbroker status` shows the last error). Correct the cause, then enable the queue: "
-        f"{enable_queue_command(database, schema, queue)}",
+        + enable_queue_command(database, schema, queue),
     )
 
 
