@@ -193,7 +193,7 @@ class Reassembler:
         self,
         fragments: Sequence[ArrowArrayExportable],
         session_keys: str | SessionKeys | None,
-        set_invalid_aside: bool = False,
+        skip_invalid: bool = False,
         /,
     ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch], list[pa.RecordBatch], list[pa.RecordBatch]]:
         """Adds the fragments of several batches in one push.
@@ -201,7 +201,7 @@ class Reassembler:
         Args:
             fragments: At least one record batch.
             session_keys: Keys by conversation, or the name of the column with the keys.
-            set_invalid_aside: Whether to return rows with an invalid value, instead of failing.
+            skip_invalid: Whether to return rows with an invalid value, instead of failing.
 
         Returns:
             The messages, the rejected fragments and the acknowledgements, each in at least one batch, and the invalid rows
@@ -209,7 +209,7 @@ class Reassembler:
 
         Raises:
             SchemaError: A column is missing or has the wrong type, or the extra columns differ from those of the first push.
-            InputError: A value is invalid; the subclass determines the kind of error. Not with `set_invalid_aside`.
+            InputError: A value is invalid; the subclass determines the kind of error. Not with `skip_invalid`.
         """
 
     def pending(self) -> list[pa.RecordBatch]:

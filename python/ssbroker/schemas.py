@@ -94,11 +94,13 @@ REJECTED_CONVERSATIONS: Final = _schema(
     pa.field("reason", pa.string(), nullable=False),
 )
 """Conversations that cannot be routed, from `Router.route` with `errors="reject"`: the row in the input, counted from 0, its first invalid
-column, the value (shortened) and the reason: `null`, `invalid_guid`, `unknown_database` or `out_of_range`."""
+column, the value (shortened) and the reason: `null`, `invalid_guid`, `unknown_database` or `out_of_range`. In files, `out_of_range` is also
+the reason for text that is not a number, a Boolean or hexadecimal digits."""
 
 INVALID_FRAGMENTS: Final = _schema(*REJECTED_CONVERSATIONS)
 """Fragments with an invalid value, from `reassemble` and `Reassembler.push` with `errors="reject"`: the row in the input, counted from 0, its
-first invalid column, the value (shortened) and the reason: `null`, `invalid_guid` or `out_of_range`."""
+first invalid column, the value (shortened) and the reason: `null`, `invalid_guid` or `out_of_range`. In files, `out_of_range` is also the reason
+for text that is not a number, a Boolean or hexadecimal digits."""
 
 _DIRECTION: Final = (
     pa.field("conversation_id", GUID, nullable=False),

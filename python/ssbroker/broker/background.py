@@ -20,7 +20,7 @@ from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.live_catalog import LiveCatalog
 from ssbroker.broker.live_routes import LiveRoutes
-from ssbroker.broker.lock_patience import LockPatience, LockWait, has_work_failed, waiting_for
+from ssbroker.broker.lock_patience import LockPatience, LockWait, has_work_failed, lock_timeout_for
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.retry_waits import Backoff
 from ssbroker.protocol.settings import SECOND
@@ -48,7 +48,7 @@ class Background:
         )
         self.activation: Final = Activation(instance, public=public)
         self._versions: dict[int, int] = {}
-        # Two, because a database without due timers needs no lock, which says nothing about deliveries to it.
+        # Separate, because a database without due timers succeeds without the lock, although deliveries to it may have to wait.
         self._timer_patience: Final = LockPatience()
         self._delivery_patience: Final = LockPatience()
         self._runner: Final = WorkerThread(
@@ -156,7 +156,7 @@ class Background:
     def _apply_changes(self, database: DatabaseContext, *, lock_wait: LockWait = None) -> bool:
         """Applies changed objects; returns whether it succeeded. A failure is retried later."""
         try:
-            with waiting_for(database, lock_wait) as lock_timeout:
+            with lock_timeout_for(database, lock_wait) as lock_timeout:
                 enter_queues(database, lock_timeout=lock_timeout)
             database.commit_signals.notify(list(database.objects().queues_by_id))
             self.activation.changed(database)
@@ -182,7 +182,7 @@ class Background:
         if database.database_id in retries:
             return retries[database.database_id]
         try:
-            with waiting_for(database, lock_wait) as lock_timeout:
+            with lock_timeout_for(database, lock_wait) as lock_timeout:
                 self.dynamic_routing.close_ended_requests(database, lock_timeout=lock_timeout)
                 return run_due(database, now=now, is_delivered=is_delivered, lock_timeout=lock_timeout)
         except SsbrokerError as error:

@@ -177,9 +177,9 @@ class Delivery:
     def deliver_sent(self, database: DatabaseContext, endpoint_ids: Collection[int], *, messages: int) -> bool:
         """Delivers messages that a transaction has put into the transmission queue, `messages` in all; a failed delivery is scheduled for a retry and raises no error.
 
-        Returns True if another thread must deliver immediately, in two cases: the calling thread is in a transaction of
-        any database, so that delivery could deadlock; or a reader's transaction holds the write lock of a target
-        database, because a commit must not wait for that transaction.
+        Returns True if another thread must continue immediately: the calling thread is in a transaction of any database,
+        so that delivery could deadlock; or another transaction holds the write lock of a target database or of this
+        database, or another thread is delivering from it, because a commit must not wait for them.
         """
         transport = self.transport
         if transport is None:

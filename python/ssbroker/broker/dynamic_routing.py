@@ -17,7 +17,7 @@ from ssbroker.broker.dialogs import dialog_lifecycle, endpoint_end, send
 from ssbroker.broker.dialogs.body_validation import find_violation
 from ssbroker.broker.dialogs.transmission_status import is_pending
 from ssbroker.broker.live_routes import Decision, RoutedSender, explain
-from ssbroker.broker.lock_patience import LockWait, has_work_failed, waiting_for
+from ssbroker.broker.lock_patience import LockWait, has_work_failed, lock_timeout_for
 from ssbroker.broker.unit_of_work import Work, database_transaction
 from ssbroker.exceptions import InvalidGuidError, LockTimeoutError, MalformedDataError, SsbrokerError
 from ssbroker.explain import Explanation
@@ -205,7 +205,7 @@ class DynamicRouting:
             new = [each for each in list(missing.values())[: max(open_left, 0)] if may_begin()]
             try:
                 if new:
-                    with waiting_for(database, lock_wait) as lock_timeout:
+                    with lock_timeout_for(database, lock_wait) as lock_timeout:
                         _send_requests(database, new, lock_timeout=lock_timeout)
             except LockTimeoutError:
                 if has_work_failed(database, lock_wait):

@@ -14,7 +14,7 @@ from ssbroker.broker.dialogs.dialog_lifecycle import end_after_data_loss
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, header_of
 from ssbroker.broker.dialogs.send import apply_outcome
 from ssbroker.broker.dialogs.transmission_status import NO_PROBLEM, TransmissionStatus
-from ssbroker.broker.lock_patience import LockWait, has_work_failed, sender_wait, waiting_for
+from ssbroker.broker.lock_patience import LockWait, has_work_failed, lock_timeout_for, sender_wait
 from ssbroker.broker.unit_of_work import Work, database_transaction, emit_undeliverable_event
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.protocol.broker_errors import QUEUE_DISABLED
@@ -157,16 +157,17 @@ class SenderUpdates:
                 self._statuses[endpoint_id] = (sender, status)
 
     def write(self, lock_wait: LockWait) -> bool:
-        """Writes the updates; returns False if the database stays locked and another attempt must follow at once.
+        """Writes the updates; returns False if the database is locked and another attempt must follow at once.
 
-        The updates are kept until they are written, or until an error other than `LockTimeoutError`: the messages are then sent again as
-        duplicates.
+        Raises:
+            LockTimeoutError: The database has been locked for `lock_timeout`. The updates are kept.
+            StorageError: The updates cannot be written, and are discarded: the messages are sent again as duplicates.
         """
         if not self:
             return True
         try:
             with (
-                waiting_for(self._database, lock_wait) as lock_timeout,
+                lock_timeout_for(self._database, lock_wait) as lock_timeout,
                 database_transaction(self._database, lock_timeout=lock_timeout) as work,
             ):
                 for delivered, broker_instance in self._delivered:
@@ -279,7 +280,7 @@ class LocalDelivery:
     def _deliver_batches(
         self, target: DatabaseContext, broker_instance: bytes | None, batches: Sequence[DeliveryBatch]
     ) -> list[DeliveryResult]:
-        with waiting_for(target, self._lock_wait) as lock_timeout:
+        with lock_timeout_for(target, self._lock_wait) as lock_timeout:
             if target is self._source:
                 return _deliver_within(target, batches, lock_timeout=lock_timeout)
             return deliver_to(target, batches, broker_instance=broker_instance, lock_timeout=lock_timeout)

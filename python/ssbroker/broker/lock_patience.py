@@ -12,16 +12,17 @@ from ssbroker.broker.context import DatabaseContext
 from ssbroker.exceptions import LockTimeoutError
 
 SHORT_WAIT: Final = 0.25
-"""Seconds of the first wait for a locked database; work in other databases is late by as much."""
+"""Seconds of the first wait for a locked database. It delays the work in other databases by up to this time."""
 
 
 class LockPatience:
     """How long the background thread waits for the write lock of each database. Not thread-safe.
 
-    The first wait is short, so that work in other databases is not late. But if many writers queue for a lock, a thread
-    that always gave up early would never get it. So after each failure the next wait for this database is twice as
-    long, up to `lock_timeout`, and after a success it is twice as long as the wait and the work took. A wait during which one
-    transaction held the lock says nothing about a queue: the next wait is no longer, and short if the work has failed.
+    The first wait is short, so that work in other databases is not late. But if many writers wait for a lock, a thread
+    that always gave up early would never get it. So if the lock changed hands during a failed wait, the next wait for
+    this database is twice as long, up to `lock_timeout`. If one transaction held the lock all the time, no other writer
+    may be waiting: the next wait is as long as before, or short again if the work has failed. After a success, the next
+    wait is twice as long as the wait and the work together.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class LockPatience:
         self._has_failed_in_round.clear()
 
     @contextmanager
-    def waiting_for(self, database: DatabaseContext) -> Iterator[float]:
+    def lock_timeout_for(self, database: DatabaseContext) -> Iterator[float]:
         """Provides the number of seconds to wait for the lock in the block, and learns from the result."""
         key, file = database.database_id, database.file
         if key in self._has_failed_in_round:
@@ -64,7 +65,7 @@ class LockPatience:
             self._waits[key] = wait
 
     def has_work_failed(self, database: DatabaseContext) -> bool:
-        """Returns whether work counts as failed: its database has been locked for `lock_timeout`, or was not locked in this round."""
+        """Returns whether work that found its database locked counts as failed: the database has been locked for `lock_timeout`, or the lock that timed out was not waited for in this round, so that nothing is known about it."""
         return self._has_failed_in_round.get(database.database_id, True)
 
 
@@ -72,23 +73,23 @@ LockWait = float | LockPatience | None
 """How long to wait for a lock: a number of seconds, what is known about each database, or None for the `lock_timeout` of the instance."""
 
 
-def waiting_for(database: DatabaseContext, lock_wait: LockWait) -> AbstractContextManager[float | None]:
+def lock_timeout_for(database: DatabaseContext, lock_wait: LockWait) -> AbstractContextManager[float | None]:
     """Provides the `lock_timeout` of transactions in the block."""
-    return lock_wait.waiting_for(database) if isinstance(lock_wait, LockPatience) else nullcontext(lock_wait)
+    return lock_wait.lock_timeout_for(database) if isinstance(lock_wait, LockPatience) else nullcontext(lock_wait)
 
 
 def sender_wait(lock_wait: LockWait) -> LockWait:
-    """Returns how long to wait for the lock of the database from which messages are sent: a committing thread waits as for its own changes."""
+    """Returns how long to wait for the lock of the database from which messages are sent: in a committing thread the `lock_timeout` of the instance, as for its own changes."""
     return lock_wait if isinstance(lock_wait, LockPatience) else None
 
 
 def delivery_lock_timeout(lock_wait: LockWait) -> float:
-    """Returns the seconds to wait for another thread that delivers from the same database, and that may wait for a locked database."""
+    """Returns the seconds to wait until another thread has finished delivering from the same database; that thread may itself be waiting for a lock."""
     if isinstance(lock_wait, LockPatience):
         return SHORT_WAIT
     return math.inf if lock_wait is None else lock_wait
 
 
 def has_work_failed(database: DatabaseContext, lock_wait: LockWait) -> bool:
-    """Returns whether the work in a database that was locked has failed; otherwise another attempt follows at once."""
+    """Returns whether work that found its database locked counts as failed, and is retried later; otherwise another attempt follows at once."""
     return lock_wait.has_work_failed(database) if isinstance(lock_wait, LockPatience) else lock_wait is None

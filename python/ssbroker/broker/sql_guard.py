@@ -9,7 +9,7 @@ from typing import Final, cast
 from weakref import WeakSet
 
 from ssbroker.exceptions import BrokerError
-from ssbroker.store.sqlite import Connection, Cursor, default_settings, remove_hooks, restore_settings
+from ssbroker.store.sqlite import Connection, Cursor, default_settings, interrupt_and_remove_hooks, restore_settings
 
 _COMMENT_OR_QUOTED: Final = re.compile(
     r"--[^\n]*|/\*.*?(?:\*/|\Z)|(?P<quoted>'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z)|`[^`]*(?:`|\Z)|\[[^\]]*(?:\]|\Z))",
@@ -89,10 +89,10 @@ class ConnectionGuard:
     def reclaim(self) -> bool:
         """Ends the guard and closes open cursors, which could block the commit. May be called again after an interrupt.
 
-        Returns whether a statement of another thread was interrupted, whose changes are then lost.
+        Returns whether a statement of another thread was interrupted; the whole transaction must then be rolled back.
         """
         self._has_ended = True
-        is_open, is_interrupted = remove_hooks(self._connection, timeout=_INTERRUPT_TIMEOUT)
+        is_open, is_interrupted = interrupt_and_remove_hooks(self._connection, timeout=_INTERRUPT_TIMEOUT)
         if is_open:
             for cursor in list(self._cursors):
                 cursor.close(force=True)

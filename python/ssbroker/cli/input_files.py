@@ -189,7 +189,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def sent_by_target(batch: pa.RecordBatch, file: Path) -> pa.RecordBatch:
+def add_is_initiator(batch: pa.RecordBatch, file: Path) -> pa.RecordBatch:
     """Adds the column `is_initiator` for `--from-target`; refuses a file that has this column."""
     if IS_INITIATOR in batch.schema.names:
         raise already_known_direction(file)

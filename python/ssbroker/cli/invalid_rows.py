@@ -28,7 +28,7 @@ class ValidRows:
     row_in_file: Callable[[int], int]
     """Converts the numbers of the loaded rows to row numbers in the file."""
     invalid: list[pa.RecordBatch]
-    """The other rows (`INVALID_ROWS_SCHEMA`)."""
+    """The rows whose cells cannot be converted (`INVALID_ROWS_SCHEMA`)."""
 
 
 def load_valid_rows(chunk: Chunk) -> ValidRows:

@@ -216,7 +216,7 @@ _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 def print_findings(
     found: Findings, console: Console, *, folders: Sequence[Path], routes: str | None, unchecked: Sequence[str]
 ) -> None:
-    """Prints the findings grouped by code, the most severe first, and the checks that were not made; those of `routes` have their own line."""
+    """Prints the findings grouped by code, the most severe first, and the checks that were not made. `routes` describes the unchecked routes."""
     from ssbroker.diagnose.findings import CODES, by_remedy, severity_count  # noqa: PLC0415 - keeps --help fast
 
     def line(text: str, style: str = "") -> None:

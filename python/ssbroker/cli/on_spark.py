@@ -63,15 +63,15 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
         with _spark_session(threads=job.threads, quiet=quiet) as session:
             conversations = _read_files(session, files, kind=file_format)
             if job.from_target:
-                conversations = _sent_by_targets(conversations)
+                conversations = _add_is_initiator(conversations)
             routing: dict[str, Any] = {"now": job.now, "tie_break": job.tie_break}
             routing |= {"pending_request": job.pending_request, "engine": "arrow"}  # whose errors name the row
             if job.rejected is None or rejected_part is None:
-                _write_folder(_given_columns(route(conversations, catalog, **routing), job), part, job.output)
+                _write_folder(_drop_is_initiator(route(conversations, catalog, **routing), job), part, job.output)
             else:
                 decided, rejected = route(conversations, catalog, errors="reject", **routing)
-                _write_folder(_given_columns(decided, job), part, job.output)
-                _write_folder(_given_columns(rejected, job), rejected_part, job.rejected)
+                _write_folder(_drop_is_initiator(decided, job), part, job.output)
+                _write_folder(_drop_is_initiator(rejected, job), rejected_part, job.rejected)
                 kinds = session.read.parquet(str(rejected_part)).groupBy("column", "reason")
                 for column, reason, rows, example in kinds.agg({"*": "count", "value": "min"}).collect():
                     counts.rejected.add(column, reason, example=example, rows=rows)
@@ -84,7 +84,7 @@ def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     return counts, files
 
 
-def _sent_by_targets(conversations: DataFrame) -> DataFrame:
+def _add_is_initiator(conversations: DataFrame) -> DataFrame:
     """Adds the column `is_initiator` for `--from-target`; refuses files that have this column."""
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -93,7 +93,7 @@ def _sent_by_targets(conversations: DataFrame) -> DataFrame:
     return conversations.withColumn(IS_INITIATOR, sf.lit(False))
 
 
-def _given_columns(routed: DataFrame, job: RouteJob) -> DataFrame:
+def _drop_is_initiator(routed: DataFrame, job: RouteJob) -> DataFrame:
     """Drops the column that `--from-target` has added."""
     return routed.drop(IS_INITIATOR) if job.from_target else routed
 

@@ -168,7 +168,7 @@ class CsvInput:
     def _load(self, chunk: Chunk) -> LoadedChunk:
         found: dict[int, dict[str, Any]] | None = {} if self._lists_invalid else None
         batch = convert_csv(
-            chunk.load().batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file, rejected=found
+            chunk.load().batch, self._input_columns, file=self.file, row_in_file=chunk.row_in_file, invalid=found
         )
         return LoadedChunk(batch=batch, invalid=_invalid_rows(found))
 
@@ -230,7 +230,7 @@ class JsonLinesInput:
         batch = _parse_block(block, options, self._input_columns, self.file, first_row, rows=len(lines))
         row_in_file = _LineNumbers(block, first_row)
         found: dict[int, dict[str, Any]] | None = {} if self._lists_invalid else None
-        batch = convert_json(batch, self._input_columns, file=self.file, row_in_file=row_in_file, rejected=found)
+        batch = convert_json(batch, self._input_columns, file=self.file, row_in_file=row_in_file, invalid=found)
         if self.schema is not None:
             return LoadedChunk(batch=batch, invalid=_invalid_rows(found))
         _reject_added_columns(block, self._input_columns, file=self.file, first_row=first_row)

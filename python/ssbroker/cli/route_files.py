@@ -25,7 +25,7 @@ from ssbroker.cli.chunks import (
 from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.file_formats import Format, output_format
 from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
-from ssbroker.cli.input_files import common_schema, conform, expand_patterns, open_inputs, sent_by_target
+from ssbroker.cli.input_files import add_is_initiator, common_schema, conform, expand_patterns, open_inputs
 from ssbroker.cli.invalid_rows import (
     INVALID_ROWS_SCHEMA,
     in_order,
@@ -143,7 +143,7 @@ def _routed_chunks(
         except InvalidCellError as error:
             raise _with_option(error) from None
         loaded, row_in_file, rejected = valid.loaded, valid.row_in_file, valid.invalid
-        messages = sent_by_target(loaded.batch, chunk.file) if job.from_target else loaded.batch
+        messages = add_is_initiator(loaded.batch, chunk.file) if job.from_target else loaded.batch
         try:
             if job.rejected is None:
                 decisions = router.route(messages, now=job.now)

@@ -39,12 +39,12 @@ from ssbroker.cli.errors import error_in_file
 from ssbroker.cli.file_formats import output_format
 from ssbroker.cli.input_columns import QUEUE_COLUMNS
 from ssbroker.cli.input_files import (
+    add_is_initiator,
     common_schema,
     conform,
     expand_patterns,
     logical_type,
     open_inputs,
-    sent_by_target,
     with_known_names,
 )
 from ssbroker.cli.options import (
@@ -249,7 +249,7 @@ def _read(files: Sequence[Path], start: str | None, fleet: Fleet, *, from_target
     for chunk, _ in all_chunks(inputs):
         batch = conform(chunk.load().batch, schema)
         if from_target:
-            batch = sent_by_target(batch, chunk.file)
+            batch = add_is_initiator(batch, chunk.file)
         try:
             known = with_known_names(
                 pa.Table.from_batches([batch]), "database", [*map(str, fleet[instance].databases["name"].to_pylist())]

@@ -44,12 +44,12 @@ def convert_csv(
     *,
     file: Path,
     row_in_file: Callable[[int], int] = int,
-    rejected: dict[int, dict[str, Any]] | None = None,
+    invalid: dict[int, dict[str, Any]] | None = None,
 ) -> pa.RecordBatch:
     """Converts the text of a CSV file to the types that the command expects; other columns remain text.
 
-    In nullable columns, an empty cell, `NULL` and `null` are null. If `rejected` is a dictionary, a cell that cannot be converted raises
-    no error: the first such cell of each row is added to the dictionary, under the number of the row.
+    In nullable columns, an empty cell, `NULL` and `null` are null. If `invalid` is a dictionary, a cell that cannot be converted raises
+    no error: the first such cell of each row is added to the dictionary, with the row in the batch as the key.
 
     Examples:
         >>> from ssbroker.cli.input_columns import CONVERSATION_COLUMNS
@@ -57,7 +57,7 @@ def convert_csv(
         >>> convert_csv(batch, CONVERSATION_COLUMNS, file=Path("c.csv")).to_pylist()
         [{'database': 'Sales', 'is_initiator': True}, {'database': None, 'is_initiator': False}]
     """
-    conversion = _Conversion(input_columns, file, row_in_file, rejected)
+    conversion = _Conversion(input_columns, file, row_in_file, invalid)
     for number, name in enumerate(batch.schema.names):
         if name not in input_columns.schema.names:
             continue
@@ -76,10 +76,10 @@ def convert_json(
     *,
     file: Path,
     row_in_file: Callable[[int], int] = int,
-    rejected: dict[int, dict[str, Any]] | None = None,
+    invalid: dict[int, dict[str, Any]] | None = None,
 ) -> pa.RecordBatch:
-    """Converts hexadecimal text to bytes in the binary columns that the command reads; `rejected` is as for `convert_csv`."""
-    conversion = _Conversion(input_columns, file, row_in_file, rejected)
+    """Converts hexadecimal text to bytes in the binary columns that the command reads; `invalid` is as for `convert_csv`."""
+    conversion = _Conversion(input_columns, file, row_in_file, invalid)
     for number, name in enumerate(batch.schema.names):
         if name in input_columns.schema.names and input_columns.schema.field(name).type == pa.binary():
             cells = conversion.convert(batch.column(number), input_columns.schema.field(name))
@@ -92,18 +92,18 @@ class _Conversion:
     input_columns: InputColumns
     file: Path
     row_in_file: Callable[[int], int]
-    rejected: dict[int, dict[str, Any]] | None
+    invalid: dict[int, dict[str, Any]] | None
 
     def convert(self, cells: ArrowColumn, field: pa.Field[Any]) -> ArrowColumn:
-        """Converts the cells of a column; raises an error for the first invalid cell, or adds all to `rejected`."""
+        """Converts the cells of a column; raises an error for the first invalid cell, or adds all to `invalid`."""
         values, is_invalid = _CONVERSIONS[field.type](cells)
         if is_invalid is None:
             return values
         for row in pc.indices_nonzero(is_invalid).to_pylist():
             shown = self._shown(cells[row].as_py(), field)
-            if self.rejected is None:
+            if self.invalid is None:
                 raise self._error(field, row, shown)
-            self.rejected.setdefault(row, {"row": row, "column": field.name, "value": shown, "reason": "out_of_range"})
+            self.invalid.setdefault(row, {"row": row, "column": field.name, "value": shown, "reason": "out_of_range"})
         return values
 
     def _shown(self, text: str, field: pa.Field[Any]) -> str:

@@ -101,9 +101,9 @@ def trace(
 
     The last hop ends in delivery, refusal, delay, a drop, a loop or an unknown instance. If the message or its acknowledgement does not arrive, the cause and a remedy follow.
 
-    With --from-target, only the reply is followed: its acknowledgement takes the path of the messages from the initiator.
+    With --from-target, only the reply is followed, not its acknowledgement, which takes the path of the messages from the initiator.
 
-    Exit status: 0 if the message is delivered and acknowledged whichever way ties are broken, 1 if not, 2 after an error.
+    Exit status: 0 if the message is delivered and acknowledged (with --from-target, if it is delivered) whichever way ties are broken, 1 if not, 2 after an error.
     """
     from ssbroker.diagnose import html_report  # noqa: PLC0415 - keeps --help fast
     from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - the same

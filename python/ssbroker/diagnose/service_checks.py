@@ -386,14 +386,14 @@ def _and_others(number: int) -> str:
 
 
 def _similar_services_of(context: CheckContext, instance: str, service: str) -> list[str]:
-    """Returns the services of an instance whose names are similar to that of a service which no instance has."""
+    """Returns the services of an instance with a name similar to `service`; none if any instance has `service`."""
     return [] if context.hosts(service) else SimilarNames(context.tables[instance].hosts).find(service)
 
 
 def _routes_to_instance(
     context: CheckContext, instance: str, service: str, starts: list[Start]
 ) -> list[tuple[str, FleetRoute]]:
-    """Returns the routes of databases to a service at an instance, each with the instance of its database."""
+    """Returns the routes that name a service and lead from the databases in `starts` to an instance; each with the instance of its database."""
     return [
         (start.instance, route)
         for start in starts

@@ -301,8 +301,8 @@ def trace(
 ) -> Trace:
     """Follows a conversation hop by hop until it is delivered, delayed, dropped or in a loop, and its acknowledgement back.
 
-    For a message from the target, a reply, only the message is followed: its acknowledgement takes the path of the messages from
-    the initiator.
+    If the message is a reply (`is_initiator=False`), its acknowledgement is not followed: it takes the path of the messages from the
+    initiator.
 
     Args:
         fleet: A fleet, or the catalog of a single instance.

@@ -152,7 +152,7 @@ def single_row(connection: Connection, sql: str) -> tuple[Any, ...]:
     return row
 
 
-def remove_hooks(connection: Connection, *, timeout: float) -> tuple[bool, bool]:
+def interrupt_and_remove_hooks(connection: Connection, *, timeout: float) -> tuple[bool, bool]:
     """Removes hooks that an application may have set on a connection, and interrupts statements that another thread is executing on it.
 
     Returns whether the connection is open, and whether a statement was interrupted.

@@ -1,4 +1,4 @@
-//! The rows of a batch with invalid values.
+//! The rows with invalid values in the batches of one call.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,17 +30,17 @@ impl InvalidRows {
         self.0.borrow_mut().entry(row).or_insert(InvalidValue { column, value, reason: reason(kind) });
     }
 
-    /// Returns the rows in ascending order.
+    /// Returns the row numbers in ascending order.
     pub(crate) fn rows(&self) -> Vec<usize> {
         self.0.borrow().keys().copied().collect()
     }
 
-    /// Returns the rows in ascending order.
+    /// Returns the rows in ascending order, in one batch.
     pub(crate) fn to_batch(&self) -> Result<RecordBatch> {
         batch_of(&self.0.borrow().iter().collect::<Vec<_>>())
     }
 
-    /// Returns the rows in ascending order; no batch if there are none.
+    /// Returns the rows in ascending order, in batches; none if there are no rows.
     pub(crate) fn to_batches(&self) -> Result<Vec<RecordBatch>> {
         self.0.borrow().iter().collect::<Vec<_>>().chunks(BATCH_ROWS).map(batch_of).collect()
     }

@@ -84,21 +84,21 @@ impl ReassemblyKernel {
         Self { assembler: Assembler::new(limits, in_order, seed), extra_schema: None, has_failed: false }
     }
 
-    /// Pushes all fragments of the batches in one push. With `set_invalid_aside`, rows with an invalid value are not
+    /// Pushes all fragments of the batches in one push. With `skip_invalid`, rows with an invalid value are not
     /// pushed, but returned.
     ///
     /// # Errors
-    /// A column is missing or has the wrong type, or a value is invalid (then nothing has changed); or the result
-    /// cannot be built, which is a bug; then its messages are lost, and all later calls fail.
+    /// A column is missing or has the wrong type, or a value is invalid and `skip_invalid` is false: nothing has changed.
+    /// Or the result cannot be built, which is a bug: its messages are lost, and all later calls fail.
     pub fn push(
         &mut self,
         batches: &[RecordBatch],
         keys: SessionKeySource<'_>,
-        set_invalid_aside: bool,
+        skip_invalid: bool,
     ) -> Result<Reassembled> {
         self.check_usable()?;
         let found = InvalidRows::default();
-        let invalid_rows = set_invalid_aside.then_some(&found);
+        let invalid_rows = skip_invalid.then_some(&found);
         let (mut fragments, mut extra, mut starts, mut first_row) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for batch in batches {
             let source = Source { batch, table: "", first_row, invalid_rows };

@@ -102,19 +102,19 @@ impl PyReassembler {
         detached(py, || ReassemblyKernel::restore(state, random_seed())).map(Self::of)
     }
 
-    #[pyo3(signature = (fragments, session_keys, set_invalid_aside = false, /))]
+    #[pyo3(signature = (fragments, session_keys, skip_invalid = false, /))]
     fn push<'py>(
         &self,
         py: Python<'py>,
         fragments: Vec<Bound<'py, PyAny>>,
         session_keys: Option<&Bound<'py, PyAny>>,
-        set_invalid_aside: bool,
+        skip_invalid: bool,
     ) -> PyResult<(Batches<'py>, Batches<'py>, Batches<'py>, Batches<'py>)> {
         let batches = fragments.into_iter().map(|batch| import_batch(&batch)).collect::<PyResult<Vec<_>>>()?;
         let source = KeyArgument::new(session_keys)?;
         let keys = source.keys();
         let Reassembled { messages, rejected, acknowledgements, invalid } =
-            self.with(py, |kernel| kernel.push(&batches, keys, set_invalid_aside))?;
+            self.with(py, |kernel| kernel.push(&batches, keys, skip_invalid))?;
         Ok((
             export_batches(py, messages)?,
             export_batches(py, rejected)?,

@@ -431,7 +431,7 @@ class DialogRegistry:
                     dialogs[database_id], versions[database_id] = known, version
                     continue
                 settings = replace(self._settings, honor_priority=version[1])
-                with self._patience.waiting_for(database) as lock_timeout:
+                with self._patience.lock_timeout_for(database) as lock_timeout:
                     dialogs[database_id] = DatabaseDialogs(
                         database,
                         self._background,

@@ -327,7 +327,7 @@ impl RouteIndex {
     }
 
     /// Determines the action for each conversation, and its target in the entry. Returns a mask of the conversations
-    /// that have no entry and whose names may be omitted.
+    /// that have no entry, from sources that omit names.
     ///
     /// Which conversations name a broker id is unpredictable, so this computes with numbers instead of branching.
     #[inline]
@@ -370,14 +370,14 @@ impl RouteIndex {
     #[inline]
     fn is_omitted(&self, block: &Block<'_>, row: usize, source: Source, stages: &Stages) -> bool {
         let name = block.names[row];
-        // The filter may contain a name that is not omitted. Every omitted name has an entry in a different source.
-        let is_in_filter = |hashed_in, listed_in| {
+        // The filter appears to contain some names that are not omitted. Every omitted name has an entry in a different source.
+        let is_omitted_and_listed = |hashed_in, listed_in| {
             self.omitted_names.may_contain(self.hash_in(block, row, hashed_in, stages))
                 && self.slot(listed_in, name).is_some()
         };
         self.omits_names(source)
-            && (is_in_filter(self.replies(), self.replies())
-                || source == self.catalog.msdb && is_in_filter(source, self.outside()))
+            && (is_omitted_and_listed(self.replies(), self.replies())
+                || source == self.catalog.msdb && is_omitted_and_listed(source, self.outside()))
     }
 
     /// Returns the hash of a conversation's name in a source.

@@ -11,6 +11,7 @@ use crate::address::next_hop_of_service_name;
 use crate::catalog::{BROKER_CONFIGURATION, Catalog, Interner, LOCAL, NEVER, NONE, NameId, TRANSPORT};
 use crate::guid::Guid;
 use crate::hash::{NameHash, Seed, quarters, short_key};
+use crate::route::bloom_filter::BloomFilter;
 use crate::route::decide::{
     Decision, End, Found, Located, NextHop, PassContext, Query, Reason, Scratch, no_route_decision, reply_decision,
     unusable_decision,
@@ -18,14 +19,13 @@ use crate::route::decide::{
 use crate::route::decision_table::{Action, Cell, Entry, Next, Pair, RoutingTable, Source, Target, host_owner};
 use crate::route::expiry::{LiveEntry, Window};
 use crate::route::index::{CLASSES, Class, Options, RouteIndex};
-use crate::route::name_filter::NameFilter;
 use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{RoundRobinCounters, TieBreak, Ties};
 
-/// The maximum number of entries for names without a route in the table, over all sources, and separately for the
-/// routes of `msdb`; only replies may have more. In sources beyond this limit, a service that no route names is left to
-/// `decide` if a database has it.
+/// The maximum number of entries for the names of hosted services and pending requests that no route of their source
+/// names, counted over all sources; and, separately, of entries for the names of the routes of `msdb`. A source that would
+/// exceed the limit gets none of these entries, and leaves these names to `decide`. Replies have no limit.
 const ENTRIES_WITHOUT_ROUTES: usize = 1 << 18;
 /// No route has expired yet.
 const BEFORE_ALL: i64 = i64::MIN;
@@ -47,7 +47,7 @@ impl RouteIndex {
             hash: NameHash::new(seed),
             entry_slots: PerfectHash::default(),
             entries: Vec::new(),
-            omitted_names: NameFilter::default(),
+            omitted_names: BloomFilter::default(),
             omitting_sources: Vec::new(),
             routes_at: Vec::new(),
             pair_slots: PerfectHash::default(),
@@ -66,7 +66,7 @@ impl RouteIndex {
         let (defaults, omitted) = index.add_entries(seed, limit);
         index.assign_slots(seed);
         let hash = |&(source, name): &(Source, NameId)| index.hash.of(index.catalog.name(name), source);
-        index.omitted_names = NameFilter::new(omitted.iter().map(hash));
+        index.omitted_names = BloomFilter::new(omitted.iter().map(hash));
         index.routes_at.resize(index.entries.len() + defaults.len(), [0; 2]);
         index.entries.extend(defaults);
         if options.tie_break == TieBreak::RoundRobin {

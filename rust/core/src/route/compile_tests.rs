@@ -8,10 +8,10 @@ use crate::catalog::{BROKER_CONFIGURATION, CatalogBuilder, NEVER, RouteInput, Se
 use crate::guid::Guid;
 use crate::hash::Seed;
 use crate::route::batch::{Answers, BLOCK, Block, Stages};
+use crate::route::bloom_filter::BloomFilter;
 use crate::route::decide::{Decision, NextHop, Outcome, Query, Reason, Scratch};
 use crate::route::decision_table::{Action, Next, Source};
 use crate::route::index::{Options, PendingRequest, RouteIndex};
-use crate::route::name_filter::NameFilter;
 use crate::route::tie_break::TieBreak;
 
 const DATABASES: [&str; 5] = ["Sales", "Stores", "Archive", "Copy", "msdb"];
@@ -298,7 +298,7 @@ fn bugs() -> Vec<Bug> {
             }),
         ),
         ("no name without an entry is known", Box::new(|index| index.omitting_sources.fill(false))),
-        ("no name is omitted", Box::new(|index| index.omitted_names = NameFilter::default())),
+        ("no name is omitted", Box::new(|index| index.omitted_names = BloomFilter::default())),
         (
             "addresses in names are not read",
             Box::new(|index| {

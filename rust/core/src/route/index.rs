@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU32;
 use crate::catalog::{AddressId, Catalog, Interner, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::hash::NameHash;
+use crate::route::bloom_filter::BloomFilter;
 use crate::route::decision_table::{Cell, Entry, Pair, RoutingTable, Source};
-use crate::route::name_filter::NameFilter;
 use crate::route::perfect_hash::PerfectHash;
 use crate::route::service_databases::ServiceDatabases;
 use crate::route::tie_break::{RoundRobinCounters, TieBreak};
@@ -47,7 +47,7 @@ pub struct RouteIndex {
     /// The names that have no entry in the sources for which the limit omits them. The names of services of a database
     /// and of pending requests are hashed as names of `replies`, and the names of the routes of `msdb` as names of
     /// `msdb`.
-    pub(crate) omitted_names: NameFilter,
+    pub(crate) omitted_names: BloomFilter,
     /// For each source, whether the limit omits names.
     pub(crate) omitting_sources: Vec<bool>,
     /// The routes of each slot's entry, as positions in `order`.

@@ -8,6 +8,7 @@
 //! [`RouteIndex::resolve`] gives the same answers for blocks of conversations, and leaves uncommon cases to `decide`.
 
 mod batch;
+mod bloom_filter;
 mod compile;
 #[cfg(test)]
 #[allow(clippy::expect_used)]
@@ -17,7 +18,6 @@ mod decision_table;
 mod expiry;
 mod explain;
 mod index;
-mod name_filter;
 mod perfect_hash;
 mod service_databases;
 mod table_rows;

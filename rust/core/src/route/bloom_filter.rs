@@ -7,17 +7,17 @@ const BITS_PER_NAME: usize = 16;
 
 /// A set of names, by their hashes. Contains all added names, and appears to contain a few others.
 #[derive(Debug)]
-pub(crate) struct NameFilter {
+pub(crate) struct BloomFilter {
     words: Vec<u64>,
 }
 
-impl Default for NameFilter {
+impl Default for BloomFilter {
     fn default() -> Self {
         Self::new(std::iter::empty())
     }
 }
 
-impl NameFilter {
+impl BloomFilter {
     pub(crate) fn new(hashes: impl ExactSizeIterator<Item = u64>) -> Self {
         let mut filter = Self { words: vec![0; hashes.len() * BITS_PER_NAME / 64 + 1] };
         for hash in hashes {
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn contains_all_names_and_few_others() {
         let hash = |number: u32| crate::stable_hash(crate::Guid(u128::from(number).to_be_bytes()));
-        let filter = NameFilter::new((0..10_000).map(hash));
+        let filter = BloomFilter::new((0..10_000).map(hash));
         assert!((0..10_000).all(|number| filter.may_contain(hash(number))));
         let others = (10_000..110_000).filter(|&number| filter.may_contain(hash(number))).count();
         assert!(others < 4_000, "{others} of 100,000 other names");
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn an_empty_filter_contains_nothing() {
-        let filter = NameFilter::default();
+        let filter = BloomFilter::default();
         assert!(!filter.may_contain(0) && !filter.may_contain(u64::MAX));
     }
 }
