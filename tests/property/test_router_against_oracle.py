@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
+from random import Random
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -12,10 +14,11 @@ from hypothesis import given
 import ssbroker
 from ssbroker.router import PendingRequest, TieBreak
 from tests.oracle.routing import Conversation, Decision, Oracle, World
+from tests.oracle.world import MSDB, Route
 from tests.worlds.arrow import batch_of, catalog_of, decisions_of
 from tests.worlds.seeded import seeded_world
 from tests.worlds.strategies import worlds
-from tests.worlds.universe import NOW
+from tests.worlds.universe import BROKER_IDS, NOW
 
 WORLDS = 1000
 CHUNKS = 10
@@ -66,6 +69,38 @@ def test_every_decision_equals_the_oracle(number: int) -> None:
 @given(case=worlds())
 def test_every_decision_equals_the_oracle_with_hypothesis(case: tuple[World, list[Conversation]]) -> None:
     check_world(*case, text_guids=False)
+
+
+@pytest.mark.rule("R23", "R51")
+def test_similar_names_with_an_address_equal_the_oracle() -> None:
+    """A batch remembers decisions for such names; conversations that differ in one value do not share a decision."""
+    tie = (("TRANSPORT", "TCP://mirror.example"), ("TCP://other.example", "TCP://mirror.example"))
+    tables = ((("TRANSPORT", None),), tie, (("TRANSPORT", None), ("TCP://other.example", None)))
+    hosts_and_ports = ("one.example:4022", "two.example:4022", "own.example:4022", "one.example:0000")
+    names = [f"TCP://{host_and_port}/Orders" for host_and_port in hosts_and_ports]
+    databases = ("Sales", "Stores", MSDB)
+    for seed, choice in enumerate(product(tables, repeat=len(databases))):
+        routes = [
+            Route(database=database, address=address, mirror_address=mirror)
+            for database, table in zip(databases, choice, strict=True)
+            for address, mirror in table
+        ]
+        routes = [replace(route, route_id=number) for number, route in enumerate(routes, start=1)]
+        world = World(routes=tuple(routes), addresses=("TCP://own.example:4022",), message_forwarding=True)
+        conversations = [
+            Conversation(
+                database=database,
+                to_service_name=name,
+                to_broker_instance=broker,
+                is_initiator=is_initiator,
+                conversation_id=UUID(int=number),
+            )
+            for number, (_, database, name, broker, is_initiator) in enumerate(
+                product(range(3), ("Sales", "Stores", None), names, (None, *BROKER_IDS[:2]), (True, False))
+            )
+        ]
+        Random(seed).shuffle(conversations)
+        check_world(world, conversations, text_guids=False)
 
 
 @pytest.mark.rule("R5")

@@ -27,7 +27,7 @@ pub(crate) trait DecisionSink {
     fn push(&mut self, block: &ResolvedBlock<'_>);
 
     /// Sets a conversation of the last block that needed `decide`.
-    fn set(&mut self, row: usize, decision: Decision);
+    fn set(&mut self, row: usize, decision: &Decision);
 }
 
 /// Larger dictionaries are reduced to the values in use, unless the batch is much larger.
@@ -197,13 +197,14 @@ impl DecisionBuilder {
         }
     }
 
-    fn code(&mut self, hop: NextHop) -> i32 {
+    fn code(&mut self, hop: &NextHop) -> i32 {
         match hop {
-            NextHop::Known(address) => address as i32,
-            NextHop::Named(normal) => {
+            NextHop::Known(address) => *address as i32,
+            NextHop::Named(normal) => self.from_names.get(normal).copied().unwrap_or_else(|| {
                 let next = (self.known + self.from_names.len()) as i32;
-                *self.from_names.entry(normal).or_insert(next)
-            }
+                self.from_names.insert(normal.clone(), next);
+                next
+            }),
         }
     }
 
@@ -247,7 +248,7 @@ impl DecisionSink for DecisionBuilder {
         self.broker.push(&answers.brokers[..len], (has_broker | answers.is_bound) & ones(len));
     }
 
-    fn set(&mut self, row: usize, decision: Decision) {
+    fn set(&mut self, row: usize, decision: &Decision) {
         let position = self.outcome.len().saturating_sub(1) / BLOCK * BLOCK + row;
         self.outcome[position] = decision.outcome as i8;
         self.reason[position] = decision.reason as i8;
@@ -256,7 +257,7 @@ impl DecisionSink for DecisionBuilder {
         self.mirror.set(row, decision.mirror.map(|mirror| mirror as i32));
         self.database.set(row, decision.database.map(i32::from));
         self.broker.set(row, decision.broker);
-        let hop = decision.next_hop.map(|hop| self.code(hop));
+        let hop = decision.next_hop.as_ref().map(|hop| self.code(hop));
         self.next_hop.set(row, hop);
     }
 }

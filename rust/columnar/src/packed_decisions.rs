@@ -151,10 +151,10 @@ impl DecisionSink for PackedDecisions<'_> {
         self.bound.push((answers.is_bound | has_broker) & !self.omitted & ones(len));
     }
 
-    fn set(&mut self, row: usize, decision: Decision) {
+    fn set(&mut self, row: usize, decision: &Decision) {
         let last = self.bound.len().saturating_sub(1);
-        let destination = match (decision.next_hop, decision.database) {
-            (Some(NextHop::Known(address)), _) => self.destinations.addresses[address as usize],
+        let destination = match (&decision.next_hop, decision.database) {
+            (Some(NextHop::Known(address)), _) => self.destinations.addresses[*address as usize],
             (_, Some(database)) => self.destinations.databases[usize::from(database)],
             _ => 0,
         };

@@ -1,11 +1,12 @@
 //! Decides record batches of conversations.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 use arrow_array::{BooleanArray, RecordBatch};
 use ssbroker_core::route::{Answers, BLOCK, Block, Scratch, Stages};
-use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
+use ssbroker_core::{Decision, Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
 use crate::columns::{Guids, Source};
 use crate::decisions::{DecisionBuilder, DecisionColumns, DecisionSink, ResolvedBlock, SharedValues};
@@ -101,7 +102,9 @@ impl RouteKernel {
         let mut answers = Answers::default();
         let mut stages = Stages::default();
         let mut scratch = self.take_scratch();
-        if self.index.options().tie_break == TieBreak::RoundRobin {
+        let mut remembered: HashMap<DecidedBy<'_>, Decision> = HashMap::new();
+        let is_round_robin = self.index.options().tie_break == TieBreak::RoundRobin;
+        if is_round_robin {
             // A batch with an error must not advance the round robin, so everything is read before.
             for start in (0..len).step_by(BLOCK) {
                 self.read_block(&conversations, start, BLOCK, &mut input, &mut answers)?;
@@ -125,11 +128,19 @@ impl RouteKernel {
                 let databases = self.index.catalog().databases().len();
                 let conversation = if lacks_ids { Guid::default() } else { id(row) };
                 let query = input.query(row, &answers, conversation, databases);
+                let decided_by = (query.name, query.broker, query.database, query.is_initiator);
+                if let Some(decision) = remembered.get(&decided_by) {
+                    sink.set(row, decision);
+                    continue;
+                }
                 let (decision, has_tie) = self.index.decide_and_report_ties(&query, now, &mut scratch);
                 if lacks_ids && has_tie {
                     id(row);
                 }
-                sink.set(row, decision);
+                sink.set(row, &decision);
+                if !has_tie && !is_round_robin && remembered.len() < REMEMBERED_MAX {
+                    remembered.insert(decided_by, decision);
+                }
             }
             if undecided.get() < len {
                 self.return_scratch(scratch);
@@ -334,6 +345,12 @@ impl<'a> BlockInput<'a> {
         }
     }
 }
+
+/// What a decision without a tie depends on: service name, broker id, database and direction.
+type DecidedBy<'a> = (&'a [u8], Option<Guid>, Option<u16>, bool);
+
+/// The maximum number of decisions by `decide` that a batch remembers.
+const REMEMBERED_MAX: usize = 1024;
 
 /// The maximum number of database names that a batch remembers.
 const RECENT_DATABASES: usize = 16;

@@ -34,7 +34,7 @@ impl Address {
             [b':', port @ ..] => parse_port(port)?,
             _ => return None,
         };
-        Some(Self::Network(format!("TCP://{host}:{port}")))
+        Some(Self::Network(host.with_port(port)))
     }
 
     /// Returns the normal form.
@@ -51,6 +51,15 @@ impl Address {
 /// Returns the address at the start of a service name, `[TCP://]host:port[/...]`, in normal form (R23).
 #[must_use]
 pub fn next_hop_of_service_name(name: &[u8]) -> Option<String> {
+    host_and_port_of(name).map(|(host, port)| host.with_port(port))
+}
+
+/// Whether a service name begins with an address (R23).
+pub(crate) fn has_next_hop(name: &[u8]) -> bool {
+    host_and_port_of(name).is_some()
+}
+
+fn host_and_port_of(name: &[u8]) -> Option<(Host<'_>, u16)> {
     // Most service names begin with `//` and have no address.
     if name.starts_with(b"/") {
         return None;
@@ -58,8 +67,23 @@ pub fn next_hop_of_service_name(name: &[u8]) -> Option<String> {
     let (host, rest) = split_host(after_scheme(name).unwrap_or(name))?;
     let port = rest.strip_prefix(b":")?;
     let end = port.iter().position(|&byte| byte == b'/').unwrap_or(port.len());
-    let port = parse_port(&port[..end])?;
-    Some(format!("TCP://{host}:{port}"))
+    Some((host, parse_port(&port[..end])?))
+}
+
+/// The host of an address.
+enum Host<'a> {
+    Name(&'a str),
+    Ipv6(Ipv6Addr),
+}
+
+impl Host<'_> {
+    /// Returns the normal form of an address.
+    fn with_port(&self, port: u16) -> String {
+        match self {
+            Self::Name(name) => format!("TCP://{}:{port}", name.to_ascii_lowercase()),
+            Self::Ipv6(address) => format!("TCP://[{address}]:{port}"),
+        }
+    }
 }
 
 fn after_scheme(text: &[u8]) -> Option<&[u8]> {
@@ -67,13 +91,12 @@ fn after_scheme(text: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(SCHEME).then_some(rest)
 }
 
-/// Returns the host in normal form and the text after it.
-fn split_host(text: &[u8]) -> Option<(String, &[u8])> {
+/// Returns the host and the text after it.
+fn split_host(text: &[u8]) -> Option<(Host<'_>, &[u8])> {
     if let Some(bracketed) = text.strip_prefix(b"[") {
         let end = bracketed.iter().position(|&byte| byte == b']')?;
         let literal = std::str::from_utf8(&bracketed[..end]).ok()?;
-        let host: Ipv6Addr = literal.parse().ok()?;
-        return Some((format!("[{host}]"), &bracketed[end + 1..]));
+        return Some((Host::Ipv6(literal.parse().ok()?), &bracketed[end + 1..]));
     }
     let is_host = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let end = text.iter().position(|byte| !is_host(byte)).unwrap_or(text.len());
@@ -81,8 +104,7 @@ fn split_host(text: &[u8]) -> Option<(String, &[u8])> {
     if host.split(|&byte| byte == b'.').any(<[u8]>::is_empty) {
         return None;
     }
-    let host = std::str::from_utf8(host).ok()?.to_ascii_lowercase();
-    Some((host, rest))
+    Some((Host::Name(std::str::from_utf8(host).ok()?), rest))
 }
 
 fn parse_port(digits: &[u8]) -> Option<u16> {

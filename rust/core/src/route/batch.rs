@@ -5,7 +5,7 @@
 //! remaining conversations are grouped by the next lookup. Decisions that depend on the address in an unlisted service
 //! name are left to [`RouteIndex::decide`].
 
-use crate::address::next_hop_of_service_name;
+use crate::address::has_next_hop;
 use crate::catalog::NONE;
 use crate::guid::Guid;
 use crate::hash::{quarters, short_key};
@@ -231,8 +231,7 @@ impl<F: Fn(usize) -> Guid> Request<'_, F> {
         if !cell.action.has(Action::UNFINISHED) {
             return cell;
         }
-        let names_address = || next_hop_of_service_name(self.block.names[row]).is_some();
-        let cell = if cell.action == Action::next(Next::MaybeAddress) && !names_address() {
+        let cell = if cell.action == Action::next(Next::MaybeAddress) && !has_next_hop(self.block.names[row]) {
             cells[cell.candidates().start]
         } else {
             cell

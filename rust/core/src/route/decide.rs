@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::address::next_hop_of_service_name;
+use crate::address::{has_next_hop, next_hop_of_service_name};
 use crate::catalog::{AddressId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::guid::Guid;
 use crate::route::expiry::{LiveEntries, WildcardCache, Window};
@@ -607,7 +607,7 @@ impl RouteIndex {
     pub(crate) fn is_usable(&self, query: &Query<'_>, context: &PassContext<'_>, route: &RouteRow) -> bool {
         match route.address {
             LOCAL => self.can_locate(query, context, route.broker),
-            TRANSPORT => self.next_hop(query, route).is_some(),
+            TRANSPORT => has_next_hop(query.name),
             _ => true,
         }
     }
