@@ -30,7 +30,7 @@ _LABELS: Final = {
     ConversationInput.MESSAGE: "first complete message",
     ConversationInput.END_DIALOG: "EndDialog arrives",
     ConversationInput.ERROR: "Error arrives",
-    ConversationInput.FAILURE: "the broker gives up",
+    ConversationInput.FAILURE: "local broker error",
     ConversationInput.ACKNOWLEDGED: "acknowledged",
 }
 _ARROWHEAD: Final = (
