@@ -39,18 +39,18 @@ THREATS: Final = (
     ),
     Threat(
         "T4",
-        "limits are checked on one side only, or too late",
-        "both sides check every frame, with a lower limit before HELLO",
+        "limits are checked by one peer only, or too late",
+        "both peers check every frame, with a lower limit before HELLO, the first frame",
     ),
     Threat(
         "T5",
         "strangers use up memory",
-        "16 KiB for each unauthenticated connection, at most 1,000 of them, and only HELLO has an effect",
+        "16 KiB for each unauthenticated connection, at most 1,000 of them, and only their HELLO has an effect",
     ),
     Threat(
         "T6",
         "a stranger poses as a broker",
-        "only known certificates may connect; each connection follows one state machine",
+        "only peers with a trusted certificate may connect; each connection follows one state machine",
     ),
     Threat(
         "T7",
